@@ -1,0 +1,447 @@
+"""Books: the ledger of a job that may still be running. A refresh costs what is new.
+
+    post(batch)  rows arrive, in any order          ┐ per attempt: a folio
+    settle(job)  the ledger as of now               ┘
+
+A folio keeps what has been settled for good as one `Found` per rank and re-reads only its tail:
+
+    ├──────────── settled ────────────┤──── tail ────┤
+    rows that nothing later can touch   the last rows of each rank, swept again on each refresh
+
+A row that reaches back behind the tail (a span longer than the tail, a rank that reports late)
+sends its attempt back to the start. The result is the same whichever way the rows came.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import overload
+
+import numpy as np
+
+from torchett.ledger.ledger import AttemptLedger, Ledger, Loss
+from torchett.ledger.rows import AccountTable, Batch, Ints, Rows
+from torchett.ledger.survival import (
+    Executions,
+    above,
+    highest_below,
+    last_durable,
+    resumed_below,
+)
+from torchett.ledger.sweep import NEVER, Found, Lanes, Swept, sweep
+from torchett.ledger.window import Tenure, Window, window
+from torchett.model.accounts import ACCOUNTS, GROUPS, INDEX
+from torchett.model.values import Checkpoint, Job
+
+_TAIL_ROWS = 1024  # what stays open to late rows, per attempt; at least 32 a rank
+_HELPING = 1 << 17  # rows put together for one sweep: bounds the memory, not the result
+
+_EFFECTIVE, _UNSAVED = INDEX["effective"], INDEX["unsaved"]
+_UNATTRIBUTED, _OTHER = INDEX["unattributed"], INDEX["other_in_loop"]
+_AFTER_LAST_STEP = {"success": INDEX["teardown"], "live": _OTHER}  # else: detect
+_KIND_OF = [account.kind for account in ACCOUNTS]
+
+
+@dataclass(slots=True)
+class _Folio:
+    """One attempt's rows, and what is known of them."""
+
+    parts: list[Rows] = field(default_factory=list)  # every row ever posted
+    latest_ns: int = -NEVER
+    fresh: bool = True  # rows have come since the last sweep
+    key: tuple[int, int, int, int] | None = None  # lo, start, hi and ranks it was swept with
+    tail: list[Rows] = field(default_factory=list)  # rows not settled for good
+    settled: Found | None = None
+    from_ns: Ints | None = None  # per rank: up to where it is settled
+    done: list[Executions] = field(default_factory=list)  # steps settled for good
+    open: list[Executions] = field(default_factory=list)  # steps of the tail
+
+    def forget(self) -> None:
+        """Nothing is settled any more: all rows are tail again."""
+        self.tail, self.settled, self.from_ns, self.done = list(self.parts), None, None, []
+
+    def lanes(self, tenure: Tenure) -> Lanes:
+        """One lane a rank, from where the folio is settled to where the attempt ends."""
+        ranks = tenure.attempt.ranks
+        lo = np.full(ranks, tenure.lo_ns, dtype=np.int64)
+        return Lanes(
+            lo_ns=lo,
+            start_ns=np.full(ranks, tenure.start_ns, dtype=np.int64),
+            hi_ns=np.full(ranks, tenure.hi_ns, dtype=np.int64),
+            from_ns=lo if self.from_ns is None else self.from_ns,
+            begun=np.zeros(ranks, np.bool_) if self.settled is None else self.settled.begun,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Outcome:
+    """What one attempt comes to: rule 2's part, and rule 3's once thresholds are known."""
+
+    booked: Ints  # by account, steps left out
+    own_start: Ints  # by account: of users' own, what fell before the rank's first step
+    steps_ns: int = 0
+    first_step: int | None = None
+    progress_ns: int | None = None
+    last_end_ns: int | None = None
+    limit: int | None = None  # steps from here on were lost
+    unsaved_ns: int = 0
+    estimated_ns: int = 0
+    losses: tuple[Loss, ...] = ()
+
+
+class Books:
+    """The running ledger of one job."""
+
+    def __init__(self, accounts: AccountTable | None = None) -> None:
+        self.accounts = accounts or AccountTable()
+        self._folios: defaultdict[int, _Folio] = defaultdict(_Folio)
+        self._outcomes: dict[int, _Outcome] = {}
+        self._checkpoints: list[Checkpoint] = []
+        self._frame = Window()
+
+    def post(self, batch: Batch) -> None:
+        """Take in what is new; nothing is computed yet."""
+        for number, rows in _by_attempt(batch.rows):
+            folio = self._folios[number]
+            folio.parts.append(rows)
+            folio.tail.append(rows)
+            folio.fresh = True
+            folio.latest_ns = max(folio.latest_ns, int(rows.t1_ns.max()))
+            if folio.from_ns is not None and _reaches_back(rows, folio.from_ns):
+                folio.forget()
+        for checkpoint in batch.checkpoints:
+            self._checkpoints.append(checkpoint)
+            folio = self._folios[checkpoint.attempt]
+            folio.latest_ns = max(folio.latest_ns, checkpoint.durable_ns)
+
+    def settle(self, job: Job, now_ns: int | None = None, provisional: Rows | None = None) -> Ledger:
+        """The ledger as of now; `provisional` rows count this once (a live record's ring)."""
+        extra = {} if provisional is None else dict(_by_attempt(provisional))
+        self._frame = self._window(job, now_ns, extra)
+        self._sweep(self._frame.tenures, extra)
+        return self._close(job)
+
+    # Rule 1: the window ----------------------------------------------------------------------
+
+    def _window(self, job: Job, now_ns: int | None, extra: dict[int, Rows]) -> Window:
+        latest = {number: folio.latest_ns for number, folio in self._folios.items()}
+        for number, rows in extra.items():
+            latest[number] = max(latest.get(number, -NEVER), int(rows.t1_ns.max()))
+        for attempt in job.attempts:
+            known = (attempt.start_ns, attempt.end_ns, latest.get(attempt.number))
+            latest[attempt.number] = max(t for t in known if t is not None)
+        return window(job.attempts, latest, now_ns)
+
+    # Rule 2: one account per instant and rank ------------------------------------------------
+
+    def _sweep(self, tenures: Sequence[Tenure], extra: dict[int, Rows]) -> None:
+        """Sweep the attempts that changed, a helping of rows at a time."""
+        helping: list[tuple[Tenure, _Folio]] = []
+        size = 0
+        for tenure in tenures:
+            number, ranks = tenure.attempt.number, tenure.attempt.ranks
+            folio = self._folios[number]
+            key = (tenure.lo_ns, tenure.start_ns, tenure.hi_ns, ranks)
+            if folio.key == key and not folio.fresh and number not in extra:
+                continue
+            moved = folio.key is not None and (*folio.key[:2], folio.key[3]) != (*key[:2], key[3])
+            cut_off = folio.from_ns is not None and bool((folio.from_ns > tenure.hi_ns).any())
+            if moved or cut_off:
+                folio.forget()
+            if tenure.state == "live":
+                self._settle_head(tenure, folio)
+            folio.key, folio.fresh = key, number in extra
+            helping.append((tenure, folio))
+            size += sum(map(len, folio.tail)) + ranks
+            if size > _HELPING:
+                self._sweep_tails(helping, extra)
+                helping, size = [], 0
+        if helping:
+            self._sweep_tails(helping, extra)
+
+    def _settle_head(self, tenure: Tenure, folio: _Folio) -> None:
+        """Settle for good all but the last rows of a tail that has grown long."""
+        keep = max(_TAIL_ROWS, 32 * tenure.attempt.ranks)
+        if sum(map(len, folio.tail)) <= 2 * keep:
+            return
+        rows = _of_ranks(Rows.joined(folio.tail), tenure)
+        lanes = folio.lanes(tenure)
+        lanes.hi_ns = _quiet_cuts(rows, lanes.from_ns, keep // tenure.attempt.ranks)
+        lanes.hi_ns = np.minimum(lanes.hi_ns, tenure.hi_ns)
+        ends = lanes.hi_ns[rows.rank]
+        head = (rows.t0_ns < ends) & (rows.t1_ns <= ends)
+        folio.tail = [rows.take(~head)]
+        rows = rows.take(head)
+        swept = sweep(rows, rows.rank.astype(np.int64), lanes, len(self.accounts.names))
+        folio.settled = swept.found if folio.settled is None else folio.settled.then(swept.found)
+        folio.done += _executions(rows, swept, slice(None))
+        folio.from_ns = lanes.hi_ns
+
+    def _sweep_tails(self, helping: list[tuple[Tenure, _Folio]], extra: dict[int, Rows]) -> None:
+        parts: list[Rows] = []
+        lanes: list[Lanes] = []
+        lane_of: list[Ints] = []
+        row_ends, lane_ends = [0], [0]
+        for tenure, folio in helping:
+            more = extra.get(tenure.attempt.number)
+            tail = Rows.joined(folio.tail if more is None else [*folio.tail, more])
+            parts.append(_of_ranks(tail, tenure))
+            lanes.append(folio.lanes(tenure))
+            lane_of.append(parts[-1].rank.astype(np.int64) + lane_ends[-1])
+            row_ends.append(row_ends[-1] + len(parts[-1]))
+            lane_ends.append(lane_ends[-1] + tenure.attempt.ranks)
+        rows = Rows.joined(parts)
+        swept = sweep(rows, np.concatenate(lane_of), Lanes.joined(lanes), len(self.accounts.names))
+        for i, (tenure, folio) in enumerate(helping):
+            found = swept.found.take(slice(lane_ends[i], lane_ends[i + 1]))
+            whole = found if folio.settled is None else folio.settled.then(found)
+            folio.open = _executions(parts[i], swept, slice(row_ends[i], row_ends[i + 1]))
+            self._outcomes[tenure.attempt.number] = _outcome(tenure, whole)
+
+    # Rules 3 to 6: what survived, and the totals ---------------------------------------------
+
+    def _close(self, job: Job) -> Ledger:
+        frame = self._frame
+        numbers = [tenure.attempt.number for tenure in frame.tenures]
+        outcomes = [self._outcomes[number] for number in numbers]
+        limits = resumed_below([outcome.first_step for outcome in outcomes])
+        by_number = dict(zip(numbers, limits.tolist(), strict=True))
+        durable = last_durable(self._checkpoints, by_number)
+        cut_short = bool(frame.tenures) and frame.tenures[-1].failed
+        if cut_short:
+            limits = np.minimum(limits, durable + 1)
+        for position, limit in enumerate(limits.tolist()):
+            if outcomes[position].limit != limit:
+                self._bear(position, limit, numbers, outcomes)
+        at_risk = 0
+        folios = [self._folios[number] for number in numbers]
+        if frame.live:
+            at_risk = sum(
+                above(part, durable + 1)[0] - above(part, max(limit, durable + 1))[0]
+                for folio, limit in zip(folios, limits.tolist(), strict=True)
+                for part in (folio.done, folio.open)
+            )
+        reached = [
+            highest_below(part, limit)
+            for folio, limit in zip(folios, limits.tolist(), strict=True)
+            for part in (folio.done, folio.open)
+        ]
+        last_step = max((index for index in reached if index is not None), default=None)
+        attempts = _Attempts(frame.tenures, outcomes, self.accounts.names)
+        accounts, groups = attempts.totals()
+        start, recover = _l1(frame, outcomes)
+        return Ledger(
+            job=job.name,
+            ranks=job.ranks,
+            window=frame,
+            accounts=accounts,
+            groups=groups,
+            attempts=attempts,
+            losses=tuple(loss for outcome in outcomes for loss in outcome.losses),
+            time_to_start_ns=start,
+            time_to_recover_ns=recover,
+            at_risk_ns=at_risk,
+            estimated_ns=sum(outcome.estimated_ns for outcome in outcomes),
+            last_step=last_step,
+            last_durable_step=durable,
+        )
+
+    def _bear(
+        self, position: int, limit: int, numbers: list[int], outcomes: list[_Outcome]
+    ) -> None:
+        """Book the attempt's steps from `limit` on as unsaved, each to the resume that lost it."""
+        outcome = outcomes[position]
+        folio = self._folios[numbers[position]]
+        parts = [*folio.done, *folio.open]
+        outcome.limit = limit
+        outcome.unsaved_ns, outcome.estimated_ns = above(parts, limit)
+        outcome.losses = ()
+        highest = max((part.highest for part in parts), default=-1)
+        ceiling = highest + 1
+        for later in range(position + 1, len(outcomes) + 1):
+            if ceiling <= limit:
+                return
+            at_end = later == len(outcomes)
+            resume = limit if at_end else outcomes[later].first_step
+            if resume is None or resume >= ceiling:
+                continue
+            floor = max(resume, limit)
+            lost = above(parts, floor)[0] - above(parts, ceiling)[0]
+            outcome.losses += (
+                Loss(
+                    attempt=numbers[position],
+                    resumed=None if at_end else numbers[later],
+                    first_step=floor,
+                    last_step=ceiling - 1,
+                    net_ns=lost,
+                ),
+            )
+            ceiling = floor
+
+
+def _outcome(tenure: Tenure, found: Found) -> _Outcome:
+    """The attempt's accounts: its spans, and what is left where there are none."""
+    lo, start, hi = tenure.lo_ns, tenure.start_ns, tenure.hi_ns
+    begun = found.begun
+    first = np.clip(found.first_begin, start, hi)
+    last = np.clip(found.last_end, start, hi)
+    tail = np.where(begun, (hi - last) - found.cover_tail, 0)
+    loop_cover = found.cover_loop - found.cover_tail
+    other = np.where(begun, (last - first) - loop_cover - found.steps_ns, 0)
+
+    booked = (found.spans_before + found.spans_after).sum(axis=0)
+    own_start = found.spans_before.sum(axis=0)
+    own_start[: len(ACCOUNTS)] = 0
+    before_start = INDEX["hardware_setup" if tenure.position == 0 else "restart_gap"]
+    booked[before_start] += ((start - lo) - found.cover_gap).sum()
+    booked[_UNATTRIBUTED] += ((first - start) - found.cover_start).sum()
+    booked[_OTHER] += other.sum()
+    booked[_AFTER_LAST_STEP.get(tenure.state, INDEX["detect"])] += tail.sum()
+
+    if not begun.any():
+        return _Outcome(booked=booked, own_start=own_start)
+    lead = int(np.lexsort((found.first_index, found.first_begin))[0])
+    soonest = int(np.argmin(found.first_end))
+    return _Outcome(
+        booked=booked,
+        own_start=own_start,
+        steps_ns=int(found.steps_ns.sum()),
+        first_step=int(found.first_index[lead]),
+        progress_ns=min(int(found.first_end[soonest]), hi) - int(found.first_booked[soonest]),
+        last_end_ns=min(int(found.last_end.max()), hi),
+    )
+
+
+def _l1(frame: Window, outcomes: Sequence[_Outcome]) -> tuple[int | None, tuple[int, ...]]:
+    """Rule 4: Time to Start, and one Time to Recover for each pair of attempts with steps."""
+    moving = [(o.progress_ns, o.last_end_ns) for o in outcomes if o.progress_ns is not None]
+    if not moving:
+        return None, ()
+    recover = tuple(
+        progress - ended  # type: ignore[operator]
+        for (_, ended), (progress, _) in zip(moving, moving[1:], strict=False)
+    )
+    return moving[0][0] - frame.start_ns, recover  # type: ignore[operator]
+
+
+class _Attempts(Sequence[AttemptLedger]):
+    """The attempts' ledgers, made when asked for: a job may have thousands."""
+
+    def __init__(
+        self, tenures: Sequence[Tenure], outcomes: Sequence[_Outcome], names: Sequence[str]
+    ) -> None:
+        self._tenures, self._outcomes, self._names = tenures, outcomes, list(names)
+        stepped = (i for i, outcome in enumerate(outcomes) if outcome.first_step is not None)
+        self._started = next(stepped, len(outcomes))  # up to here it is start, then recover
+
+    def __len__(self) -> int:
+        return len(self._tenures)
+
+    @overload
+    def __getitem__(self, at: int) -> AttemptLedger: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[AttemptLedger]: ...
+    def __getitem__(self, at: int | slice) -> AttemptLedger | Sequence[AttemptLedger]:
+        if isinstance(at, slice):
+            return [self[i] for i in range(*at.indices(len(self)))]
+        tenure, outcome = self._tenures[at], self._outcomes[at]
+        booked, own_start = self._table([outcome])
+        return AttemptLedger(
+            tenure=tenure,
+            first_step=outcome.first_step,
+            progress_ns=outcome.progress_ns,
+            last_end_ns=outcome.last_end_ns,
+            accounts=self._named(booked[0]),
+            groups=self._grouped(booked[0], own_start[0], tenure.position <= self._started),
+        )
+
+    def totals(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Accounts and groups over all attempts."""
+        booked, own_start = self._table(self._outcomes)
+        early, late = slice(0, self._started + 1), slice(self._started + 1, None)
+        groups = self._grouped(booked[early].sum(axis=0), own_start[early].sum(axis=0), True)
+        later = self._grouped(booked[late].sum(axis=0), own_start[late].sum(axis=0), False)
+        for name, ns in later.items():
+            groups[name] += ns
+        return self._named(booked.sum(axis=0)), groups
+
+    def _table(self, outcomes: Sequence[_Outcome]) -> tuple[Ints, Ints]:
+        """Two tables, attempt × account: all that is booked, and users' own before the start."""
+        booked = np.zeros((len(outcomes), len(self._names)), dtype=np.int64)
+        own_start = np.zeros_like(booked)
+        for i, outcome in enumerate(outcomes):
+            booked[i, : len(outcome.booked)] = outcome.booked
+            own_start[i, : len(outcome.own_start)] = outcome.own_start
+            booked[i, _EFFECTIVE] = outcome.steps_ns - outcome.unsaved_ns
+            booked[i, _UNSAVED] = outcome.unsaved_ns
+        return booked, own_start
+
+    def _named(self, booked: Ints) -> dict[str, int]:
+        return {name: ns for name, ns in zip(self._names, booked.tolist(), strict=True) if ns}
+
+    def _grouped(self, booked: Ints, own_start: Ints, starting: bool) -> dict[str, int]:
+        groups: dict[str, int] = dict.fromkeys(GROUPS, 0)
+        start = "start" if starting else "recover"
+        for i, ns in enumerate(booked.tolist()):
+            if i >= len(ACCOUNTS):
+                early = int(own_start[i])
+                groups[start] += early
+                groups["in_loop"] += ns - early
+            elif _KIND_OF[i] == "start" or i == INDEX["restart_gap"]:
+                groups[start] += ns
+            else:
+                groups[_KIND_OF[i]] += ns
+        return groups
+
+
+def _by_attempt(rows: Rows) -> Iterator[tuple[int, Rows]]:
+    """The rows of each attempt; without a copy where they already lie together."""
+    if not len(rows):
+        return
+    numbers = rows.attempt
+    if (np.diff(numbers) < 0).any():
+        rows = rows.take(np.argsort(numbers, kind="stable"))
+        numbers = rows.attempt
+    edges = np.flatnonzero(np.diff(numbers)) + 1
+    for a, b in zip([0, *edges.tolist()], [*edges.tolist(), len(rows)], strict=True):
+        yield int(numbers[a]), rows.take(slice(a, b))
+
+
+def _of_ranks(rows: Rows, tenure: Tenure) -> Rows:
+    """The rows of ranks that the attempt has."""
+    ranks = tenure.attempt.ranks
+    if not len(rows) or int(rows.rank.max()) < ranks:
+        return rows
+    return rows.take(rows.rank < ranks)
+
+
+def _reaches_back(rows: Rows, from_ns: Ints) -> bool:
+    taking = (rows.rank < len(from_ns)) & ~rows.background
+    return bool((rows.t0_ns[taking] < from_ns[rows.rank[taking]]).any())
+
+
+def _quiet_cuts(rows: Rows, from_ns: Ints, keep: int) -> Ints:
+    """Per rank a time that no foreground row straddles, about `keep` rows before its last."""
+    cuts = from_ns.copy()
+    order = np.lexsort((rows.t0_ns, rows.rank))
+    order = order[~rows.background[order]]
+    edges = np.searchsorted(rows.rank[order], np.arange(len(from_ns) + 1))
+    for rank in range(len(from_ns)):
+        mine = order[edges[rank] : edges[rank + 1]]
+        if len(mine) <= keep:
+            continue
+        reach = np.maximum.accumulate(rows.t1_ns[mine])
+        begins = rows.t0_ns[mine]
+        quiet = np.flatnonzero(reach[:-1] <= begins[1:]) + 1
+        quiet = quiet[quiet <= len(mine) - keep]
+        if len(quiet):
+            cuts[rank] = max(int(begins[quiet[-1]]), int(from_ns[rank]))
+    return cuts
+
+
+def _executions(rows: Rows, swept: Swept, piece: slice) -> list[Executions]:
+    inside = swept.inside[piece]
+    if not inside.any():
+        return []
+    net = swept.net_ns[piece][inside]
+    return [Executions.of(rows.index[inside], rows.count[inside], net)]
