@@ -73,7 +73,7 @@ def test_books_kept_event_by_event_end_up_the_same(seed: int, monkeypatch: Any) 
         while at < len(shuffled):
             more = rng.randint(1, 4)
             if rng.random() < 0.5:
-                books.settle(whole.job, whole.now_ns, shuffled.take(slice(at + more, None)))
+                books.settle(whole.job, whole.now_ns, Batch(rows=shuffled.take(slice(at + more, None))))
             books.post(Batch(rows=shuffled.take(slice(at, at + more))))
             if rng.random() < 0.5:
                 books.settle(whole.job, whole.now_ns)

@@ -15,6 +15,7 @@ sends its attempt back to the start. The result is the same whichever way the ro
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import overload
 
 import numpy as np
@@ -114,22 +115,34 @@ class Books:
             folio = self._folios[checkpoint.attempt]
             folio.latest_ns = max(folio.latest_ns, checkpoint.durable_ns)
 
-    def settle(self, job: Job, now_ns: int | None = None, provisional: Rows | None = None) -> Ledger:
-        """The ledger as of now; `provisional` rows count this once (a live record's ring)."""
-        extra = {} if provisional is None else dict(_by_attempt(provisional))
-        self._frame = self._window(job, now_ns, extra)
+    def settle(
+        self, job: Job, now_ns: int | None = None, provisional: Batch | None = None
+    ) -> Ledger:
+        """The ledger as of now; what is provisional counts this once (a live record's ring)."""
+        provisional = provisional or Batch(rows=Rows.none())
+        extra = dict(_by_attempt(provisional.rows))
+        self._frame = self._window(job, now_ns, extra, provisional.checkpoints)
         self._sweep(self._frame.tenures, extra)
-        return self._close(job)
+        return self._close(job, provisional.checkpoints)
 
     # Rule 1: the window ----------------------------------------------------------------------
 
-    def _window(self, job: Job, now_ns: int | None, extra: dict[int, Rows]) -> Window:
+    def _window(
+        self,
+        job: Job,
+        now_ns: int | None,
+        extra: dict[int, Rows],
+        checkpoints: Sequence[Checkpoint],
+    ) -> Window:
         latest = {number: folio.latest_ns for number, folio in self._folios.items()}
         for number, rows in extra.items():
             latest[number] = max(latest.get(number, -NEVER), int(rows.t1_ns.max()))
+        for checkpoint in checkpoints:
+            known = latest.get(checkpoint.attempt, -NEVER)
+            latest[checkpoint.attempt] = max(known, checkpoint.durable_ns)
         for attempt in job.attempts:
-            known = (attempt.start_ns, attempt.end_ns, latest.get(attempt.number))
-            latest[attempt.number] = max(t for t in known if t is not None)
+            times = (attempt.start_ns, attempt.end_ns, latest.get(attempt.number))
+            latest[attempt.number] = max(t for t in times if t is not None)
         return window(job.attempts, latest, now_ns)
 
     # Rule 2: one account per instant and rank ------------------------------------------------
@@ -200,13 +213,13 @@ class Books:
 
     # Rules 3 to 6: what survived, and the totals ---------------------------------------------
 
-    def _close(self, job: Job) -> Ledger:
+    def _close(self, job: Job, checkpoints: Sequence[Checkpoint]) -> Ledger:
         frame = self._frame
         numbers = [tenure.attempt.number for tenure in frame.tenures]
         outcomes = [self._outcomes[number] for number in numbers]
         limits = resumed_below([outcome.first_step for outcome in outcomes])
         by_number = dict(zip(numbers, limits.tolist(), strict=True))
-        durable = last_durable(self._checkpoints, by_number)
+        durable = last_durable([*self._checkpoints, *checkpoints], by_number)
         cut_short = bool(frame.tenures) and frame.tenures[-1].failed
         if cut_short:
             limits = np.minimum(limits, durable + 1)
@@ -314,14 +327,15 @@ def _outcome(tenure: Tenure, found: Found) -> _Outcome:
 
 def _l1(frame: Window, outcomes: Sequence[_Outcome]) -> tuple[int | None, tuple[int, ...]]:
     """Rule 4: Time to Start, and one Time to Recover for each pair of attempts with steps."""
-    moving = [(o.progress_ns, o.last_end_ns) for o in outcomes if o.progress_ns is not None]
+    moving = [
+        (outcome.progress_ns, outcome.last_end_ns)
+        for outcome in outcomes
+        if outcome.progress_ns is not None and outcome.last_end_ns is not None
+    ]
     if not moving:
         return None, ()
-    recover = tuple(
-        progress - ended  # type: ignore[operator]
-        for (_, ended), (progress, _) in zip(moving, moving[1:], strict=False)
-    )
-    return moving[0][0] - frame.start_ns, recover  # type: ignore[operator]
+    recover = tuple(later[0] - earlier[1] for earlier, later in pairwise(moving))
+    return moving[0][0] - frame.start_ns, recover
 
 
 class _Attempts(Sequence[AttemptLedger]):

@@ -11,7 +11,7 @@ from torchett.model.causes import DOMAINS, Domain, domain_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """Steps of one attempt whose progress was lost when attempt `resumed` took up (None: the end)."""
+    """Steps of an attempt that were lost when attempt `resumed` took up (None: at the end)."""
 
     attempt: int
     resumed: int | None

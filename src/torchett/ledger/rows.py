@@ -71,7 +71,7 @@ class Rows:
 
     @property
     def is_step(self) -> Bools:
-        return self.account == STEP
+        return np.asarray(self.account == STEP)
 
     @staticmethod
     def of(

@@ -103,7 +103,7 @@ class Found:
 
     @property
     def begun(self) -> Bools:
-        return self.first_begin != NEVER
+        return np.asarray(self.first_begin != NEVER)
 
     def take(self, which: slice) -> "Found":
         return Found(**{f.name: getattr(self, f.name)[which] for f in fields(self)})
@@ -242,10 +242,8 @@ def _sweep_group(
     np.add.at(found.spans_after, (piece_lane, account), (b - a) - before)
 
 
-def _first_and_last(
-    lane: Ints, index: Ints, t0: Ints, t1: Ints, lanes: int
-) -> tuple[Ints, Ints]:
-    """Per lane: which step begins earliest (tie: the lower index, then the end), and the last end."""
+def _first_and_last(lane: Ints, index: Ints, t0: Ints, t1: Ints, lanes: int) -> tuple[Ints, Ints]:
+    """Per lane: the step that begins earliest (tie: lower index, then end), and the last end."""
     first = np.full(lanes, -1, dtype=np.int64)
     last_end = np.full(lanes, -NEVER, dtype=np.int64)
     if len(lane):

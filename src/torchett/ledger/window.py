@@ -1,11 +1,11 @@
 """Rule 1: which time each attempt owns.
 
-                 queue_s          attempt 0                    attempt 1
-    submitted ┄┄┄┄┄┄┄┄ allocated ─── start ───── end ─────── start ─────── end
-                       ╰───────────── owns ─────╯╰──────────── owns ──────╯
+             queue_s          attempt 0                    attempt 1
+submitted ┄┄┄┄┄┄┄┄ allocated ─── start ───── end ─────── start ─────── end
+                   ╰───────────── owns ─────╯╰──────────── owns ──────╯
 
-                                     end ┄┄ requeue_s ┄┄ allocated ── start ── end
-    hardware given back in between:                     ╰──────── owns ───────╯
+                                 end ┄┄ requeue_s ┄┄ allocated ── start ── end
+hardware given back in between:                     ╰──────── owns ───────╯
 """
 
 from collections.abc import Mapping, Sequence
@@ -104,7 +104,9 @@ def _end(
         seen = max([attempt.start_ns, *latest.values()])
         return (seen if now_ns is None else max(seen, now_ns)), "live"
     bound = following.start_ns if following.allocated_ns is None else following.allocated_ns
-    return min(max(attempt.start_ns, latest.get(attempt.number, attempt.start_ns)), bound), "vanished"
+    return min(
+        max(attempt.start_ns, latest.get(attempt.number, attempt.start_ns)), bound
+    ), "vanished"
 
 
 def complaint(previous: Attempt | None, attempt: Attempt) -> str | None:

@@ -1,15 +1,15 @@
 """The chart of accounts: where a second of a rank can go, as a tree with one leaf per instant.
 
-    effective
-    idleness
-      start        scheduling · hardware_setup · launcher_init · imports · device_init · …
-      in_loop      checkpoint_blocked · recompile · data_wait · evaluation · other_in_loop
-      shutdown     final_checkpoint · publish · teardown
-    failure
-      recover      detect · restart_gap, and the start accounts of later attempts
-      unsaved
-    unattributed
-    x-NAME         a user's own account; idleness, grouped where it fell
+effective
+idleness
+  start        scheduling · hardware_setup · launcher_init · imports · device_init · …
+  in_loop      checkpoint_blocked · recompile · data_wait · evaluation · other_in_loop
+  shutdown     final_checkpoint · publish · teardown
+failure
+  recover      detect · restart_gap, and the start accounts of later attempts
+  unsaved
+unattributed
+x-NAME         a user's own account; idleness, grouped where it fell
 """
 
 import re

@@ -1,8 +1,8 @@
 """What can be wrong, as one tree.
 
-    EttError(Exception)      one line: what was wrong, the value seen, what to do
-    ├── InputError           a file or an argument the user gave: exit code 2
-    └── RunError             a run folder that is missing, unreadable or in use: exit code 2
+EttError(Exception)      one line: what was wrong, the value seen, what to do
+├── InputError           a file or an argument the user gave: exit code 2
+└── RunError             a run folder that is missing, unreadable or in use: exit code 2
 """
 
 

@@ -1,0 +1,168 @@
+"""What a training script calls. The first call of any of these opens the record."""
+
+import atexit
+import logging
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torchett.record.clock import anchor, now_ns, process_start_ns
+from torchett.record.identity import Identity, identify
+from torchett.record.recorder import Recorder, Silent
+
+T = TypeVar("T")
+log = logging.getLogger("torchett")
+
+_recorder: Recorder | Silent | None = None
+_run: Path | None = None
+
+
+def init(
+    *, job: str | None = None, rank: int | None = None, ranks: int | None = None
+) -> Path | None:
+    """The run folder this process records to; None if it records nothing.
+
+    Job, attempt and rank come from `ett run`, torchrun, Slurm or Kubernetes; arguments win.
+    Everything before this call counts as `imports`, so call it once the imports are done.
+    """
+    _open(job, rank, ranks)
+    return _run
+
+
+def stage(account: str, *, background: bool = False) -> AbstractContextManager[None]:
+    """Time the body under a start-up account: `with ett.stage("device_init"): …`."""
+    return (_recorder or _open()).span(account, background)
+
+
+def blocked(account: str) -> AbstractContextManager[None]:
+    """Time in which the loop does not train: `with ett.blocked("checkpoint_blocked"): …`."""
+    return (_recorder or _open()).span(account)
+
+
+def step(index: int, count: int = 1) -> AbstractContextManager[None]:
+    """Time the body as step `index` (or as `count` steps from there on)."""
+    return (_recorder or _open()).step(index, count)
+
+
+def steps(batches: Iterable[T], *, start: int = 0) -> Iterator[T]:
+    """The batches; each turn of the loop is a step, numbered from `start`.
+
+    Waiting for the next batch is data_wait, for the first one get_first_batch_data.
+    """
+    return (_recorder or _open()).steps(batches, start)
+
+
+def checkpoint_durable(step: int) -> None:
+    """Say that the checkpoint taken after `step` is safe; from any thread."""
+    (_recorder or _open()).checkpoint_durable(step)
+
+
+def _open(
+    job: str | None = None, rank: int | None = None, ranks: int | None = None
+) -> Recorder | Silent:
+    global _recorder, _run
+    if _recorder is not None:
+        return _recorder
+    try:
+        _recorder, _run = _make(job, rank, ranks)
+    except Exception as error:  # whatever is wrong here must not stop a training job
+        log.warning("torchett: this process is not recorded: %s", error)
+        _recorder = Silent()
+    return _recorder
+
+
+def _make(
+    job: str | None, rank: int | None, ranks: int | None
+) -> tuple[Recorder | Silent, Path | None]:
+    from torchett import __version__
+    from torchett.record.flight import FlightWriter
+
+    env = os.environ
+    worker = multiprocessing.current_process().daemon and rank is None
+    if env.get("ETT_DISABLE") == "1" or worker:
+        return Silent(), None
+    began = process_start_ns() or now_ns()
+    here = anchor()
+    who = identify(
+        env,
+        script=Path(sys.argv[0] if sys.argv and sys.argv[0] else "python").stem or "python",
+        started=_job_start(env, here.offset_ns, began),
+        job=job,
+        rank=rank,
+        ranks=ranks,
+    )
+    if _recorded_above(who):
+        return Silent(), None
+    writer = FlightWriter(
+        who.run,
+        attempt=who.attempt,
+        restart=who.restart,
+        rank=who.rank,
+        facts={
+            "job": who.job,
+            "attempt": who.attempt,
+            "restart": who.restart,
+            "rank": who.rank,
+            "ranks": who.ranks,
+            "local_rank": who.local_rank,
+            "launched": who.launched,
+            "pid": os.getpid(),
+            "began_ns": began,
+            "anchor": here.to_json(),
+            "torchett": __version__,
+        },
+    )
+    recorder = Recorder(writer)
+    launched_ns = _launched_ns(env, here.clock)
+    if launched_ns is not None and not who.restart:
+        recorder.past_span("launcher_init", launched_ns, began)
+    recorder.past_span("imports", began, now_ns())
+    atexit.register(_leave, os.getpid())
+    os.register_at_fork(after_in_child=_be_silent)
+    return recorder, who.run
+
+
+def _job_start(env: "os._Environ[str]", offset_ns: int, began_ns: int) -> str:
+    """A name for the moment this job began: the agent's start under torchrun, else our own."""
+    pid = os.getppid() if "TORCHELASTIC_RUN_ID" in env else os.getpid()
+    mono = process_start_ns(pid) or began_ns
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime((mono + offset_ns) / 1e9))
+    return f"{stamp}-{pid}"
+
+
+def _recorded_above(who: Identity) -> bool:
+    """Whether a process above this one records the same rank; else mark that this one does."""
+    mine = f"{who.run}:{who.attempt}.{who.restart}:{who.rank}"
+    pid, _, claimed = os.environ.get("ETT_RECORDER", "").partition(":")
+    if claimed == mine and pid != str(os.getpid()):
+        return True
+    os.environ["ETT_RECORDER"] = f"{os.getpid()}:{mine}"
+    return False
+
+
+def _launched_ns(env: "os._Environ[str]", clock: str) -> int | None:
+    """When `ett run` began this attempt, if it shares our monotonic clock."""
+    text, _, theirs = env.get("ETT_ATTEMPT_BEGAN", "").partition("@")
+    return int(text) if text.isdigit() and theirs == clock else None
+
+
+def _be_silent() -> None:
+    """In a forked child: the record is the parent's."""
+    global _recorder, _run
+    _recorder, _run = Silent(), None
+
+
+def _leave(pid: int) -> None:
+    """At the interpreter's exit: fold what is left and say how it went."""
+    if _recorder is None or os.getpid() != pid:
+        return
+    fact: dict[str, Any] = {"exit_ns": now_ns()}
+    error = getattr(sys, "last_value", None)
+    if error is not None:
+        fact["error"] = f"{type(error).__name__}: {error}"[:500]
+    _recorder.close(fact)

@@ -1,0 +1,71 @@
+"""The launcher's own record: when attempts began and ended, as JSON lines.
+
+    attempts-0.jsonl    {"format":"attempts/1","job":"gpt","node":0,"anchor":{…}}
+                        {"event":"start","attempt":0,"t_ns":…,"submitted_ns":…,"allocated_ns":…}
+                        {"event":"end","attempt":0,"t_ns":…,"outcome":"failed","cause":"SIGKILL"}
+    attempts-0.beat     the launcher's last sign of life
+
+Times are monotonic; the anchor of the line above places them (a resubmitted job writes a new one).
+Each node's launcher writes its own file; node 0's says what the attempts were.
+"""
+
+import json
+import mmap
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+from torchett.record.clock import Anchor, now_ns
+
+FORMAT = "attempts/1"
+_BEAT = struct.Struct("<qq")  # pid, monotonic ns
+
+
+def attempts_path(run: Path, node: int = 0) -> Path:
+    return run / f"attempts-{node}.jsonl"
+
+
+class AttemptLog:
+    """One launcher's log of attempts. A full disk loses lines, never the job."""
+
+    def __init__(self, run: Path, *, job: str, node: int, anchor: Anchor, **facts: Any) -> None:
+        run.mkdir(parents=True, exist_ok=True)
+        self._path = attempts_path(run, node)
+        self._beat: mmap.mmap | None = None
+        head = {"format": FORMAT, "job": job, "node": node, "anchor": anchor.to_json(), **facts}
+        self.append(head)
+        try:
+            fd = os.open(self._path.with_suffix(".beat"), os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                os.posix_fallocate(fd, 0, _BEAT.size)
+                self._beat = mmap.mmap(fd, _BEAT.size)
+            finally:
+                os.close(fd)
+        except OSError:
+            pass  # without a beat a live job is only as new as its newest record
+        self.beat()
+
+    def append(self, fact: dict[str, Any]) -> None:
+        line = json.dumps({k: v for k, v in fact.items() if v is not None}) + "\n"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        fd = os.open(self._path, flags, 0o644)
+        try:
+            os.write(fd, line.encode())
+        finally:
+            os.close(fd)
+
+    def beat(self) -> None:
+        """Say that the launcher, and so the attempt, is alive."""
+        if self._beat is not None:
+            _BEAT.pack_into(self._beat, 0, os.getpid(), now_ns())
+
+
+def last_beat(run: Path, node: int = 0) -> tuple[int, int] | None:
+    """The launcher's pid and its last sign of life (monotonic), if it left one."""
+    try:
+        data = attempts_path(run, node).with_suffix(".beat").read_bytes()
+        pid, t_ns = _BEAT.unpack(data)
+    except (OSError, struct.error):
+        return None
+    return pid, t_ns

@@ -1,0 +1,320 @@
+"""Flight records read back: bytes of a log and a ring into rows on the wall clock."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torchett.ledger.rows import STEP as STEP_ROW
+from torchett.ledger.rows import AccountTable, Rows
+from torchett.model.accounts import is_recordable
+from torchett.model.values import Checkpoint
+from torchett.record.clock import Anchor
+from torchett.record.layout import (
+    ACCOUNT_SHIFT,
+    BACKGROUND,
+    BLOCK,
+    BLOCK_MAGIC,
+    CHECKPOINT,
+    COUNT_SHIFT,
+    ENTRY,
+    FORMAT,
+    FRAME,
+    FRAMES,
+    LIVE_BYTES,
+    NOTE,
+    OPEN_AT,
+    OPEN_SLOTS,
+    RING,
+    SLOTS,
+    SPAN,
+    STEP,
+    Damage,
+    chunks,
+)
+
+_FRAME = np.dtype(
+    {
+        "names": ["kind", "account", "count", "index", "t0", "t1", "least", "median", "most"],
+        "formats": ["u1", "<u2", "<u4", "<i8", "<i8", "<i8", "<f4", "<f4", "<f4"],
+        "offsets": [0, 2, 4, 8, 16, 24, 32, 36, 40],
+        "itemsize": FRAME.size,
+    }
+)
+_ENTRY = np.dtype([(n, "<i8") for n in ("wait", "t0", "t1", "index", "meta", "seq")])
+assert _ENTRY.itemsize == ENTRY.size
+_HEADER_BYTES = 1 << 16
+Array = np.ndarray[Any, Any]
+_OPEN = np.dtype([(n, "<i8") for n in ("account", "t0", "background")])
+
+
+@dataclass(slots=True, kw_only=True)
+class Flight:
+    """One record, on its own monotonic clock, read as far as it goes. Call `poll` for more."""
+
+    path: Path
+    header: dict[str, Any]
+    anchor: Anchor
+    names: dict[int, str]
+    position: int  # bytes of the log taken in
+    reach: int = 0  # entries that the log holds
+    frames: "list[tuple[int, int, Array]]" = field(default_factory=list)  # not yet made rows of
+    ring: "Array" = field(default_factory=lambda: np.zeros(0, _ENTRY))
+    open: "Array" = field(default_factory=lambda: np.zeros(0, _OPEN))
+    exit: dict[str, Any] | None = None
+    last_ns: int = 0  # the latest time in it
+    hole_ns: int | None = None  # since when entries are missing before the ring begins
+    damaged: int = 0
+    cut_off: int = 0
+    dropped: int = 0
+    lost_ring: bool = False
+
+    @property
+    def attempt(self) -> int:
+        return int(self.header["attempt"])
+
+    @property
+    def restart(self) -> int:
+        return int(self.header.get("restart", 0))
+
+    @property
+    def rank(self) -> int:
+        return int(self.header["rank"])
+
+    @property
+    def ranks(self) -> int:
+        return int(self.header.get("ranks", 1))
+
+    @property
+    def began_ns(self) -> int:
+        return int(self.header["began_ns"])
+
+    def poll(self) -> None:
+        """Take in what has been written since the last look."""
+        live_path = self.path.with_suffix(".live")
+        live = _live_bytes(live_path)  # before the log: see layout
+        with self.path.open("rb") as file:
+            file.seek(self.position)
+            data = file.read()
+        if data:
+            self._read_log(data)
+        self.lost_ring = live is None and self.exit is None and live_path.exists()
+        self._read_live(live)
+
+    def problems(self) -> list[str]:
+        """What of the record could not be read, a line each."""
+        said = []
+        if self.damaged:
+            said.append(f"{self.path}: {self.damaged} damaged bytes skipped")
+        if self.cut_off:
+            said.append(f"{self.path}: the last {self.cut_off} bytes are cut off")
+        if self.dropped:
+            said.append(
+                f"{self.path}: {self.dropped} entries were dropped (a full disk?);"
+                " the time they covered is unattributed"
+            )
+        if self.lost_ring:
+            said.append(f"{self.path.with_suffix('.live')}: damaged, its last entries are lost")
+        return said
+
+    def _read_log(self, data: bytes) -> None:
+        self.cut_off = 0
+        for piece in chunks(memoryview(data)):
+            if isinstance(piece, Damage):
+                if piece.at_end:
+                    self.cut_off = piece.size  # perhaps still being written: looked at again
+                else:
+                    self.damaged += piece.size
+                    self.position += piece.size
+                continue
+            self.position += piece.size
+            self.reach = max(self.reach, piece.reach)
+            if piece.kind == FRAMES:
+                frames = np.frombuffer(piece.payload, dtype=_FRAME)
+                self.frames.append((piece.attempt, piece.rank, frames))
+                self.last_ns = max(self.last_ns, int(frames["t1"].max()))
+            elif piece.kind == NOTE:
+                self._take_note(json.loads(bytes(piece.payload)))
+
+    def _take_note(self, note: dict[str, Any]) -> None:
+        if "name" in note:
+            self.names[int(note["account"])] = str(note["name"])
+        elif "dropped" in note:
+            self.dropped = int(note["dropped"])
+        elif "exit_ns" in note:
+            self.exit = note
+            self.last_ns = max(self.last_ns, int(note["exit_ns"]))
+
+    def _read_live(self, data: bytes | None) -> None:
+        """Take in the ring's entries that the log does not hold, and the spans that are open."""
+        self.ring, self.open, self.hole_ns = np.zeros(0, _ENTRY), np.zeros(0, _OPEN), None
+        if data is None or self.exit is not None:
+            return
+        self.dropped = BLOCK.unpack_from(data)[4]
+        ring = np.frombuffer(data, dtype=_ENTRY, count=SLOTS, offset=RING)
+        ring = ring[(ring["seq"] > self.reach) & ((ring["seq"] - 1) % SLOTS == np.arange(SLOTS))]
+        self.ring = ring[np.argsort(ring["seq"], kind="stable")]
+        table = np.frombuffer(data, dtype=_OPEN, count=OPEN_SLOTS, offset=OPEN_AT)
+        self.open = table[table["account"] > 0]
+        if len(self.ring):
+            if int(self.ring["seq"][0]) - 1 > self.reach:
+                self.hole_ns = max(self.last_ns, self.began_ns)
+            missing = int(self.ring["seq"][-1]) - self.reach - len(self.ring)
+            self.dropped = max(self.dropped, missing)
+
+
+def open_flight(path: Path) -> Flight | str:
+    """The record at `path` with its header read, or why it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            line = file.readline(_HEADER_BYTES)
+    except OSError as error:
+        return f"{path}: not readable: {error.strerror}"
+    try:
+        header = json.loads(line) if line.endswith(b"\n") else None
+        if not isinstance(header, dict) or header.get("format") != FORMAT:
+            raise ValueError
+        flight = Flight(
+            path=path,
+            header=header,
+            anchor=Anchor.from_json(header.get("anchor")),
+            names=dict(enumerate(map(str, header["accounts"]))),
+            position=len(line),
+        )
+        flight.last_ns = flight.began_ns
+        if min(flight.attempt, flight.restart, flight.rank) < 0 or flight.rank >= flight.ranks:
+            raise ValueError
+    except (ValueError, KeyError, TypeError, RecursionError):
+        found = "a damaged first line" if line else "an empty file"
+        return f"{path}: expected a {FORMAT} record, found {found}"
+    return flight
+
+
+def _live_bytes(path: Path) -> bytes | None:
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    return data if len(data) == LIVE_BYTES and data.startswith(BLOCK_MAGIC) else None
+
+
+def log_rows(
+    flight: Flight, accounts: AccountTable, offset_ns: int
+) -> tuple[Rows, list[Checkpoint]]:
+    """New rows and checkpoints of the log, placed in time, with their chunks' attempt and rank."""
+    parts: list[Rows] = []
+    checkpoints: list[Checkpoint] = []
+    lanes, flight.frames = flight.frames, []
+    if len(lanes) > 1 and len({(attempt, rank) for attempt, rank, _ in lanes}) == 1:
+        lanes = [(*lanes[0][:2], np.concatenate([frames for _, _, frames in lanes]))]
+    numbers = _translation(flight, accounts)
+    for attempt, rank, frames in lanes:
+        durable = frames["kind"] == CHECKPOINT
+        for frame in frames[durable]:
+            at = int(frame["t1"]) + offset_ns
+            step = int(frame["index"])
+            checkpoints.append(Checkpoint(attempt=attempt, step=step, durable_ns=at))
+        kept = frames[~durable & (frames["t0"] <= frames["t1"]) & (frames["count"] > 0)]
+        step = kept["kind"] == STEP
+        parts.append(
+            Rows.of(
+                attempt=attempt,
+                rank=rank,
+                account=np.where(
+                    step, STEP_ROW, numbers[np.minimum(kept["account"], len(numbers) - 1)]
+                ),
+                background=kept["kind"] == BACKGROUND,
+                index=kept["index"],
+                count=np.where(step, kept["count"], 1),
+                t0_ns=kept["t0"] + offset_ns,
+                t1_ns=kept["t1"] + offset_ns,
+                least=kept["least"],
+                median=kept["median"],
+                most=kept["most"],
+            )
+        )
+    return Rows.joined(parts), checkpoints
+
+
+def ring_rows(
+    flight: Flight, accounts: AccountTable, offset_ns: int
+) -> tuple[Rows, list[Checkpoint]]:
+    """Rows and checkpoints that are still in the ring."""
+    ring = flight.ring
+    if not len(ring):
+        return Rows.none(), []
+    lane = {"attempt": flight.attempt, "rank": flight.rank}
+    kind, count = ring["meta"] & 0xFF, ring["meta"] >> COUNT_SHIFT
+    whole = (ring["t0"] <= ring["t1"]) & (count > 0)
+    ring, kind, count = ring[whole], kind[whole], count[whole]
+    checkpoints = [
+        Checkpoint(
+            attempt=flight.attempt, step=int(e["index"]), durable_ns=int(e["t1"]) + offset_ns
+        )
+        for e in ring[kind == CHECKPOINT]
+    ]
+    numbers = _translation(flight, accounts)
+    account = numbers[np.minimum(ring["meta"] >> ACCOUNT_SHIFT & 0xFFFF, len(numbers) - 1)]
+    step = kind == STEP
+    kept = (kind == STEP) | (kind == SPAN) | (kind == BACKGROUND)
+    waited = step & (ring["wait"] < ring["t0"])
+    rows = [
+        Rows.of(
+            **lane,
+            account=accounts.id("data_wait"),
+            t0_ns=ring["wait"][waited] + offset_ns,
+            t1_ns=ring["t0"][waited] + offset_ns,
+        ),
+        Rows.of(
+            **lane,
+            account=np.where(step, STEP_ROW, account)[kept],
+            background=(kind == BACKGROUND)[kept],
+            index=ring["index"][kept],
+            count=np.where(step, count, 1)[kept],
+            t0_ns=ring["t0"][kept] + offset_ns,
+            t1_ns=ring["t1"][kept] + offset_ns,
+        ),
+    ]
+    return Rows.joined(rows), checkpoints
+
+
+def open_rows(flight: Flight, accounts: AccountTable, offset_ns: int, until_ns: int) -> Rows:
+    """Spans that were open when the rank was last seen, as lasting until `until_ns`."""
+    if not len(flight.open):
+        return Rows.none()
+    numbers = _translation(flight, accounts)
+    t0 = flight.open["t0"] + offset_ns
+    return Rows.of(
+        attempt=flight.attempt,
+        rank=flight.rank,
+        account=numbers[np.clip(flight.open["account"] - 1, 0, len(numbers) - 1)],
+        background=flight.open["background"] != 0,
+        t0_ns=t0,
+        t1_ns=np.maximum(t0, until_ns),
+    )
+
+
+def hole_rows(flight: Flight, accounts: AccountTable, offset_ns: int) -> Rows:
+    """The time between log and ring where entries were dropped: unattributed, whatever it was."""
+    if flight.hole_ns is None:
+        return Rows.none()
+    first = flight.ring[0]
+    until = max(flight.hole_ns, min(int(first["wait"]), int(first["t0"])))
+    return Rows.of(
+        attempt=flight.attempt,
+        rank=flight.rank,
+        account=accounts.id("unattributed"),
+        t0_ns=[flight.hole_ns + offset_ns],
+        t1_ns=[until + offset_ns],
+    )
+
+
+def _translation(flight: Flight, accounts: AccountTable) -> Array:
+    """The record's account numbers as the table's; what no span may carry is unattributed."""
+    table = np.full(max(flight.names) + 2, accounts.id("unattributed"), dtype=np.int16)
+    for number, name in flight.names.items():
+        if is_recordable(name):
+            table[number] = accounts.id(name)
+    return table

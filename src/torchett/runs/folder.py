@@ -1,0 +1,30 @@
+"""A run is a folder; every command takes its path or its name."""
+
+import os
+from pathlib import Path
+
+from torchett.model.errors import RunError
+from torchett.record.identity import runs_folder
+
+
+def find_run(name: str) -> Path:
+    """The folder of the run called `name`, or at that path."""
+    known = runs_folder(os.environ)
+    for path in (Path(name), known / name):
+        if path.is_dir():
+            if not is_run(path):
+                raise RunError(f"{path}: expected a run folder, found no record in it")
+            return path
+        if path.exists():
+            raise RunError(f"{path}: expected a run folder, found a file")
+    near = sorted(p.name for p in known.iterdir() if p.is_dir()) if known.is_dir() else []
+    there = f"; {known} has {', '.join(near[-5:])}" if near else f"; {known} has no runs"
+    raise RunError(f"{name}: no such run{there} (set ETT_RUNS, or give a path)")
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder holds a job's records."""
+    try:
+        return any(path.glob("attempts-*.jsonl")) or any(path.glob("attempt-*"))
+    except OSError as error:
+        raise RunError(f"{path}: not readable: {error.strerror}") from None

@@ -1,0 +1,146 @@
+"""Launchers' logs read back: what attempts there were, and how far each host's clock is off."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torchett.model.causes import DOMAINS, OUTCOMES, Domain, Outcome
+from torchett.record.attempts import FORMAT, last_beat
+from torchett.record.clock import Anchor
+
+_JUMP_NS = 100_000_000
+
+
+class Clocks:
+    """Where each host's monotonic times lie in wall time: one anchor a clock, one offset a host."""
+
+    def __init__(self) -> None:
+        self._anchors: dict[str, Anchor] = {}
+        self._offsets: dict[str, tuple[int, int]] = {}  # host → offset, ± error
+
+    def see(self, anchor: Anchor) -> None:
+        """The first anchor seen of a clock is the one that counts."""
+        self._anchors.setdefault(anchor.clock, anchor)
+
+    def correct(self, host: str, offset_ns: int, error_ns: int) -> None:
+        """The host's wall clock needs this much added, by its launcher's measurement."""
+        self._offsets[host] = offset_ns, error_ns
+
+    def offset_ns(self, anchor: Anchor) -> int:
+        """What to add to monotonic times recorded with this anchor."""
+        self.see(anchor)
+        return self._anchors[anchor.clock].offset_ns + self._offsets.get(anchor.host, (0, 0))[0]
+
+    def jump_ns(self, anchor: Anchor) -> int:
+        """How far the host's wall clock was stepped since its first anchor; 0 if hardly."""
+        self.see(anchor)
+        jump = anchor.offset_ns - self._anchors[anchor.clock].offset_ns
+        return jump if abs(jump) > _JUMP_NS else 0
+
+    def corrections(self) -> Iterator[str]:
+        for host, (offset, error) in self._offsets.items():
+            if offset:
+                by = f"{offset / 1e6:+.3f} ms (± {error / 1e6:.3f} ms)"
+                yield f"clock of {host} corrected by {by}, as its launcher measured"
+
+
+@dataclass(slots=True, kw_only=True)
+class Launch:
+    """What the launcher says of one attempt, on the wall clock."""
+
+    start_ns: int | None = None
+    submitted_ns: int | None = None
+    allocated_ns: int | None = None
+    ranks: int | None = None
+    end_ns: int | None = None
+    outcome: Outcome | None = None
+    cause: str | None = None
+    domain: Domain | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Launches:
+    """All that the launchers of a run have written."""
+
+    job: str | None = None
+    ranks: int | None = None
+    imported: bool = False
+    attempts: dict[int, Launch] = field(default_factory=dict)
+    now_ns: int | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def read_launches(run: Path, clocks: Clocks) -> Launches:
+    """The launches of a run; `clocks` learns its anchors and offsets."""
+    launches = Launches()
+    for path in sorted(run.glob("attempts-*.jsonl")):
+        _read_log(path, path.stem.removeprefix("attempts-"), launches, clocks)
+    return launches
+
+
+def _read_log(path: Path, node: str, launches: Launches, clocks: Clocks) -> None:
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        launches.notes.append(f"{path}: not readable: {error.strerror}")
+        return
+    if lines.pop().strip():
+        launches.notes.append(f"{path}:{len(lines) + 1}: the last line is cut off")
+    anchor: Anchor | None = None
+    for number, line in enumerate(lines, 1):
+        try:
+            fact = json.loads(line)
+            if "format" in fact:
+                anchor = _take_head(fact, node, launches, clocks)
+            elif anchor is None:
+                raise ValueError(fact)
+            elif fact["event"] == "clock":
+                clocks.correct(anchor.host, int(fact["offset_ns"]), int(fact["error_ns"]))
+            elif node == "0":
+                _take_event(fact, clocks.offset_ns(anchor), launches)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            launches.notes.append(f"{path}:{number}: expected a line of {FORMAT}, skipped")
+    beat = last_beat(path.parent) if node == "0" and anchor is not None else None
+    if beat is not None and anchor is not None:
+        launches.now_ns = beat[1] + clocks.offset_ns(anchor)
+
+
+def _take_head(fact: dict[str, Any], node: str, launches: Launches, clocks: Clocks) -> Anchor:
+    if fact["format"] != FORMAT:
+        raise ValueError(fact)
+    anchor = Anchor.from_json(fact["anchor"])
+    clocks.see(anchor)
+    if node == "0":
+        launches.job = str(fact["job"])
+        launches.ranks = _whole(fact, "ranks") or launches.ranks
+        launches.imported = bool(fact.get("imported"))
+    return anchor
+
+
+def _take_event(fact: dict[str, Any], offset_ns: int, launches: Launches) -> None:
+    def time(key: str) -> int | None:
+        given = _whole(fact, key)
+        return None if given is None else given + offset_ns
+
+    if fact["event"] == "now":
+        launches.now_ns = time("t_ns")
+        return
+    launch = launches.attempts.setdefault(int(fact["attempt"]), Launch())
+    if fact["event"] == "start":
+        launch.start_ns = time("t_ns")
+        launch.submitted_ns, launch.allocated_ns = time("submitted_ns"), time("allocated_ns")
+        launch.ranks = _whole(fact, "ranks")
+    elif fact["event"] == "end":
+        if fact["outcome"] not in OUTCOMES or fact.get("domain") not in (None, *DOMAINS):
+            raise ValueError(fact)
+        launch.end_ns, launch.outcome = time("t_ns"), fact["outcome"]
+        launch.cause, launch.domain = fact.get("cause"), fact.get("domain")
+    else:
+        raise ValueError(fact)
+
+
+def _whole(fact: dict[str, Any], key: str) -> int | None:
+    value = fact.get(key)
+    return None if value is None else int(value)

@@ -1,0 +1,208 @@
+"""A run folder read as one job: launchers' logs and flight records, placed on one clock.
+
+    attempts-0.jsonl ──► launches, clocks ─┐
+    attempt-0/rank-*.ett ──► flights ──────┴──► job, rows, checkpoints ──► books ──► ledger
+
+`poll` takes in what is new. What was corrected or could not be read is said in `notes`.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from torchett.ledger.books import Books
+from torchett.ledger.history import History
+from torchett.ledger.ledger import Ledger
+from torchett.ledger.rows import AccountTable, Batch, Rows
+from torchett.model.errors import RunError
+from torchett.model.values import Checkpoint, Job
+from torchett.runs.attempts import attempts_of, numbered
+from torchett.runs.flights import Flight, hole_rows, log_rows, open_flight, open_rows, ring_rows
+from torchett.runs.launchers import Clocks, Launches, read_launches
+
+
+@dataclass(frozen=True, slots=True)
+class _Placing:
+    """How a record's rows were posted: if this changes, they must be posted anew."""
+
+    offset_ns: int
+    number: int
+
+
+class RunReader:
+    """A run that may still be growing."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self.notes: list[str] = []
+        self.job = Job(name=run.name, ranks=1)
+        self.now_ns: int | None = None
+        self._flights: dict[Path, Flight] = {}
+        self._placing: dict[Path, _Placing] = {}
+        self._posted: list[Batch] = []
+        self._provisional = Batch(rows=Rows.none())
+        self._accounts = AccountTable()
+        self._books = Books(self._accounts)
+
+    def poll(self) -> "RunReader":
+        """Read what has been written since the last poll."""
+        clocks = Clocks()
+        launches = read_launches(self.run, clocks)
+        unreadable = list(self._read_flights())
+        if not launches.attempts and not self._flights:
+            raise RunError(next(iter(unreadable), f"{self.run}: expected a run, found no record"))
+        for flight in sorted(self._flights.values(), key=lambda f: f.anchor.wall_ns):
+            clocks.see(flight.anchor)
+        rivals = dict(_rivals(list(self._flights.values())))
+        flights = [flight for path, flight in self._flights.items() if path not in rivals]
+        numbers = numbered(launches, flights)
+        placing = {
+            flight.path: _Placing(
+                clocks.offset_ns(flight.anchor), numbers.get((flight.attempt, flight.restart), 0)
+            )
+            for flight in flights
+        }
+        if any(placing.get(path) != posted for path, posted in self._placing.items()):
+            self._forget()
+            return self.poll()
+        self._placing = placing
+        attempts, moved = attempts_of(launches, flights, numbers, clocks)
+        ranks = max([launches.ranks or 1, *(attempt.ranks for attempt in attempts)])
+        self.job = Job(name=launches.job or self.run.name, ranks=ranks, attempts=attempts)
+        self.now_ns = launches.now_ns
+        self._take_logs(flights, launches)
+        self._take_rings(flights)
+        self.notes = [*launches.notes, *moved, *clocks.corrections(), *rivals.values()]
+        for flight in flights:
+            if jump := clocks.jump_ns(flight.anchor):
+                self.notes.append(
+                    f"{flight.path}: the wall clock had jumped by {jump / 1e9:+.3f} s;"
+                    " placed by the monotonic clock"
+                )
+            self.notes += flight.problems()
+        self.notes += unreadable
+        return self
+
+    def ledger(self) -> Ledger:
+        """The ledger as of the last poll."""
+        return self._books.settle(self.job, self.now_ns, self._provisional)
+
+    def history(self) -> History:
+        """All that the last poll knows, in one piece."""
+        return History(
+            job=self.job,
+            rows=Rows.joined([*(batch.rows for batch in self._posted), self._provisional.rows]),
+            accounts=self._accounts,
+            checkpoints=tuple(
+                checkpoint
+                for batch in (*self._posted, self._provisional)
+                for checkpoint in batch.checkpoints
+            ),
+            now_ns=self.now_ns,
+            notes=tuple(self.notes),
+        )
+
+    @property
+    def flights(self) -> list[Flight]:
+        """The records that count."""
+        return [self._flights[path] for path in self._placing]
+
+    def _forget(self) -> None:
+        self._flights, self._placing, self._posted = {}, {}, []
+        self._accounts = AccountTable()
+        self._books = Books(self._accounts)
+
+    def _read_flights(self) -> Iterator[str]:
+        """Poll every record of the folder; a line for each that cannot be read."""
+        for path in sorted(self.run.glob("attempt-*/rank-*.ett")):
+            flight = self._flights.get(path) or open_flight(path)
+            if isinstance(flight, str):
+                yield flight
+                continue
+            try:
+                flight.poll()
+            except OSError as error:
+                yield f"{path}: not readable: {error.strerror}"
+                continue
+            self._flights[path] = flight
+
+    def _take_logs(self, flights: list[Flight], launches: Launches) -> None:
+        parts: list[Rows] = []
+        checkpoints: list[Checkpoint] = []
+        for flight in flights:
+            placing = self._placing[flight.path]
+            rows, durable = log_rows(flight, self._accounts, placing.offset_ns)
+            if not launches.imported:
+                rows = _in_attempt(rows, placing.number)
+                durable = [replace(c, attempt=placing.number) for c in durable]
+            parts.append(rows)
+            checkpoints += durable
+        batch = Batch(rows=Rows.joined(parts), checkpoints=tuple(checkpoints))
+        if len(batch.rows) or checkpoints:
+            self._posted.append(batch)
+            self._books.post(batch)
+
+    def _take_rings(self, flights: list[Flight]) -> None:
+        """What is not in a log yet counts only until the next poll."""
+        parts: list[Rows] = []
+        checkpoints: list[Checkpoint] = []
+        ends = {attempt.number: attempt.end_ns for attempt in self.job.attempts}
+        last = self.job.attempts[-1].number if self.job.attempts else None
+        for flight in flights:
+            placing = self._placing[flight.path]
+            offset, number = placing.offset_ns, placing.number
+            rows, durable = ring_rows(flight, self._accounts, offset)
+            seen = max(flight.last_ns + offset, int(rows.t1_ns.max()) if len(rows) else 0)
+            until = ends.get(number) or (self.now_ns if number == last else None) or seen
+            parts += [
+                _in_attempt(part, number)
+                for part in (
+                    rows,
+                    open_rows(flight, self._accounts, offset, max(until, seen)),
+                    hole_rows(flight, self._accounts, offset),
+                )
+            ]
+            checkpoints += [replace(c, attempt=number) for c in durable]
+        self._provisional = Batch(rows=Rows.joined(parts), checkpoints=tuple(checkpoints))
+
+
+def _in_attempt(rows: Rows, number: int) -> Rows:
+    return replace(rows, attempt=np.broadcast_to(np.int32(number), (len(rows),)))
+
+
+def _rivals(flights: list[Flight]) -> Iterator[tuple[Path, str]]:
+    """Records to leave out: two processes claimed one rank at one time, and one has to give way.
+
+    Processes that were the same rank one after the other are both kept.
+    """
+    claims = defaultdict[tuple[int, int, int], list[Flight]](list)
+    for flight in flights:
+        claims[flight.attempt, flight.restart, flight.rank].append(flight)
+    for (attempt, _, rank), rivals in claims.items():
+        kept: list[Flight] = []
+        for flight in sorted(rivals, key=lambda f: (-f.reach - len(f.ring), f.began_ns)):
+            clash = next((k for k in kept if _at_once(k, flight)), None)
+            if clash is None:
+                kept.append(flight)
+                continue
+            yield (
+                flight.path,
+                f"{flight.path}: two processes at once claimed rank {rank} of attempt {attempt}"
+                f" (pids {clash.header.get('pid')} and {flight.header.get('pid')});"
+                " this record is left out",
+            )
+
+
+def _at_once(one: Flight, other: Flight) -> bool:
+    def until(flight: Flight) -> int:
+        return max(flight.last_ns, int(flight.ring["t1"].max()) if len(flight.ring) else 0)
+
+    def lies(flight: Flight, t_ns: int) -> int:
+        return t_ns + flight.anchor.offset_ns
+
+    return lies(one, one.began_ns) < lies(other, until(other)) and lies(
+        other, other.began_ns
+    ) < lies(one, until(one))
