@@ -241,14 +241,12 @@ class Books:
         ]
         last_step = max((index for index in reached if index is not None), default=None)
         attempts = _Attempts(frame.tenures, outcomes, self.accounts.names)
-        accounts, groups = attempts.totals()
         start, recover = _l1(frame, outcomes)
         return Ledger(
             job=job.name,
             ranks=job.ranks,
             window=frame,
-            accounts=accounts,
-            groups=groups,
+            tree=attempts.tree(),
             attempts=attempts,
             losses=tuple(loss for outcome in outcomes for loss in outcome.losses),
             time_to_start_ns=start,
@@ -365,19 +363,19 @@ class _Attempts(Sequence[AttemptLedger]):
             first_step=outcome.first_step,
             progress_ns=outcome.progress_ns,
             last_end_ns=outcome.last_end_ns,
-            accounts=self._named(booked[0]),
-            groups=self._grouped(booked[0], own_start[0], tenure.position <= self._started),
+            tree=self._tree(booked[0], own_start[0], tenure.position <= self._started),
         )
 
-    def totals(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Accounts and groups over all attempts."""
+    def tree(self) -> dict[str, dict[str, int]]:
+        """Group → account → ns, over all attempts."""
         booked, own_start = self._table(self._outcomes)
         early, late = slice(0, self._started + 1), slice(self._started + 1, None)
-        groups = self._grouped(booked[early].sum(axis=0), own_start[early].sum(axis=0), True)
-        later = self._grouped(booked[late].sum(axis=0), own_start[late].sum(axis=0), False)
-        for name, ns in later.items():
-            groups[name] += ns
-        return self._named(booked.sum(axis=0)), groups
+        tree = self._tree(booked[early].sum(axis=0), own_start[early].sum(axis=0), True)
+        later = self._tree(booked[late].sum(axis=0), own_start[late].sum(axis=0), False)
+        for group, accounts in later.items():
+            for name, ns in accounts.items():
+                tree[group][name] = tree[group].get(name, 0) + ns
+        return tree
 
     def _table(self, outcomes: Sequence[_Outcome]) -> tuple[Ints, Ints]:
         """Two tables, attempt × account: all that is booked, and users' own before the start."""
@@ -390,22 +388,22 @@ class _Attempts(Sequence[AttemptLedger]):
             booked[i, _UNSAVED] = outcome.unsaved_ns
         return booked, own_start
 
-    def _named(self, booked: Ints) -> dict[str, int]:
-        return {name: ns for name, ns in zip(self._names, booked.tolist(), strict=True) if ns}
-
-    def _grouped(self, booked: Ints, own_start: Ints, starting: bool) -> dict[str, int]:
-        groups: dict[str, int] = dict.fromkeys(GROUPS, 0)
+    def _tree(self, booked: Ints, own_start: Ints, starting: bool) -> dict[str, dict[str, int]]:
+        """Rule 4's groups: start accounts are `start` until a first step was made."""
+        tree: dict[str, dict[str, int]] = {group: {} for group in GROUPS}
         start = "start" if starting else "recover"
-        for i, ns in enumerate(booked.tolist()):
+        for i, (name, ns) in enumerate(zip(self._names, booked.tolist(), strict=True)):
+            if not ns:
+                continue
             if i >= len(ACCOUNTS):
                 early = int(own_start[i])
-                groups[start] += early
-                groups["in_loop"] += ns - early
+                tree[start][name] = early
+                tree["in_loop"][name] = ns - early
             elif _KIND_OF[i] == "start" or i == INDEX["restart_gap"]:
-                groups[start] += ns
+                tree[start][name] = ns
             else:
-                groups[_KIND_OF[i]] += ns
-        return groups
+                tree[_KIND_OF[i]][name] = ns
+        return tree
 
 
 def _by_attempt(rows: Rows) -> Iterator[tuple[int, Rows]]:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchett.ledger.window import Tenure, Window
-from torchett.model.accounts import GROUPS
 from torchett.model.causes import DOMAINS, Domain, domain_of
 
 
@@ -28,8 +27,15 @@ class AttemptLedger:
     first_step: int | None
     progress_ns: int | None  # when it began to make progress
     last_end_ns: int | None  # when its last step ended
-    accounts: dict[str, int]
-    groups: dict[str, int]
+    tree: dict[str, dict[str, int]]
+
+    @property
+    def accounts(self) -> dict[str, int]:
+        return leaves(self.tree)
+
+    @property
+    def groups(self) -> dict[str, int]:
+        return branches(self.tree)
 
     @property
     def domain(self) -> Domain | None:
@@ -42,13 +48,12 @@ class AttemptLedger:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """A settled job. Integer nanoseconds; accounts and groups each sum to rank_ns."""
+    """A settled job. Integer nanoseconds; the tree's leaves sum to rank_ns."""
 
     job: str
     ranks: int
     window: Window
-    accounts: dict[str, int]
-    groups: dict[str, int]
+    tree: dict[str, dict[str, int]]  # group → account → ns; every group is there
     attempts: Sequence[AttemptLedger]
     losses: tuple[Loss, ...]
     time_to_start_ns: int | None
@@ -61,6 +66,14 @@ class Ledger:
     @property
     def rank_ns(self) -> int:
         return self.window.rank_ns
+
+    @property
+    def accounts(self) -> dict[str, int]:
+        return leaves(self.tree)
+
+    @property
+    def groups(self) -> dict[str, int]:
+        return branches(self.tree)
 
     @property
     def window_ns(self) -> int:
@@ -106,8 +119,22 @@ class Ledger:
             "last_step": self.last_step,
             "rank_seconds": seconds(self.rank_ns),
             "accounts": {name: seconds(ns) for name, ns in self.accounts.items() if ns},
-            "groups": {name: seconds(self.groups[name]) for name in GROUPS},
+            "groups": {name: seconds(ns) for name, ns in self.groups.items()},
         }
+
+
+def leaves(tree: dict[str, dict[str, int]]) -> dict[str, int]:
+    """Account → ns over all groups (a start account may be in two), zeros left out."""
+    total: dict[str, int] = {}
+    for accounts in tree.values():
+        for name, ns in accounts.items():
+            total[name] = total.get(name, 0) + ns
+    return {name: ns for name, ns in total.items() if ns}
+
+
+def branches(tree: dict[str, dict[str, int]]) -> dict[str, int]:
+    """Group → ns."""
+    return {group: sum(accounts.values()) for group, accounts in tree.items()}
 
 
 def seconds(ns: int) -> float:

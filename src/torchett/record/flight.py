@@ -13,6 +13,7 @@ from typing import Any
 
 from torchett.model.accounts import NAMES
 from torchett.record import fold
+from torchett.record.clock import Anchor
 from torchett.record.layout import (
     BACKGROUND,
     BLOCK,
@@ -200,10 +201,11 @@ def _open_table(ring: "mmap.mmap | bytes") -> list[tuple[int, int, int]]:
     return [(account - 1, t0, background) for account, t0, background in table if account]
 
 
-def seal(path: Path, ended_ns: int) -> None:
+def seal(path: Path, ended: Anchor, ended_ns: int) -> None:
     """Fold what a dead rank left in its ring into its log, as if it had closed it.
 
-    Spans that were open end at `ended_ns`. A ring that cannot be sealed is left as it is: readers
+    Spans that were open end at `ended_ns`, on the clock of `ended`: a rank of another host is
+    not ours to bury. A ring that cannot be sealed is left as it is: readers
     take it from there.
     """
     live_path = path.with_suffix(".live")
@@ -215,6 +217,8 @@ def seal(path: Path, ended_ns: int) -> None:
             return
         header, newline, _ = data.partition(b"\n")
         facts = json.loads(header) if newline else {}
+        if Anchor.from_json(facts.get("anchor")).clock != ended.clock:
+            return
         pieces = list(chunks(memoryview(data)[len(header) + 1 :]))
         if facts.get("format") != FORMAT or any(isinstance(piece, Damage) for piece in pieces):
             return

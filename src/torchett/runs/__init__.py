@@ -1,1 +1,1 @@
-""""""
+"""Run folders: records and interchange files read into histories, and written."""

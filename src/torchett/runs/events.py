@@ -31,6 +31,8 @@ from torchett.model.values import Attempt, Checkpoint, Job
 FORMAT = "events/1"
 _LONGEST_S = float(1 << 62) / 1e9
 _MANY = 1 << 62
+_MOST = 1 << 20
+_MOST_ACCOUNTS = 10_000
 
 
 def read(path: Path) -> History:
@@ -97,7 +99,7 @@ class _Reader:
 
     def _take_step(self, event: dict[str, Any]) -> None:
         t0, t1 = self._interval(event)
-        attempt, rank = self._count(event, "attempt"), self._count(event, "rank")
+        attempt, rank = self._number(event, "attempt"), self._number(event, "rank")
         step = self._count(event, "step")
         self._ints.extend((attempt, rank, STEP, step, 0, self._line))
         self._times.extend((t0, t1))
@@ -113,17 +115,19 @@ class _Reader:
         background = event.get("background", False)
         if not isinstance(background, bool):
             self._refuse(f"expected background to be true or false, found {_shown(background)}")
-        attempt, rank = self._count(event, "attempt"), self._count(event, "rank")
+        attempt, rank = self._number(event, "attempt"), self._number(event, "rank")
         number = self._accounts.id(account)
+        if number > _MOST_ACCOUNTS:
+            self._refuse(f"expected at most {_MOST_ACCOUNTS} accounts, found more")
         self._ints.extend((attempt, rank, number, 0, background, self._line))
         self._times.extend((t0, t1))
 
     def _take_checkpoint(self, event: dict[str, Any]) -> None:
-        attempt, step = self._count(event, "attempt"), self._count(event, "step")
+        attempt, step = self._number(event, "attempt"), self._count(event, "step")
         self._checkpoints.append((self._line, attempt, step, self._time(event, "durable")))
 
     def _take_start(self, event: dict[str, Any]) -> None:
-        number = self._count(event, "attempt")
+        number = self._number(event, "attempt")
         if number in self._starts:
             self._refuse(f"expected one attempt_start of attempt {number}, found a second")
         fact = {"t": self._time(event, "t")}
@@ -131,11 +135,11 @@ class _Reader:
             if event.get(key) is not None:
                 fact[key] = self._time(event, key)
         if event.get("ranks") is not None:
-            fact["ranks"] = self._count(event, "ranks", least=1)
+            fact["ranks"] = self._number(event, "ranks", least=1)
         self._starts[number] = (self._line, fact)
 
     def _take_end(self, event: dict[str, Any]) -> None:
-        number = self._count(event, "attempt")
+        number = self._number(event, "attempt")
         if number in self._ends:
             self._refuse(f"expected one attempt_end of attempt {number}, found a second")
         fact: dict[str, Any] = {"t": self._time(event, "t")}
@@ -151,7 +155,7 @@ class _Reader:
             self._refuse("expected one job event, found a second")
         self._one_of(event, "format", (FORMAT,))
         name = self._text(event, "job")
-        self._job = {"name": name, "ranks": self._count(event, "ranks", least=1)}
+        self._job = {"name": name, "ranks": self._number(event, "ranks", least=1)}
 
     def _take_now(self, event: dict[str, Any]) -> None:
         t = self._time(event, "t")
@@ -273,11 +277,16 @@ class _Reader:
             return float(value)
         self._refuse(f"expected {key} to be a finite number of seconds, found {_shown(value)}")
 
-    def _count(self, event: dict[str, Any], key: str, least: int = 0) -> int:
+    def _count(self, event: dict[str, Any], key: str, least: int = 0, most: int = _MANY) -> int:
         value = event.get(key)
-        if type(value) is int and least <= value < _MANY:
+        if type(value) is int and least <= value <= most:
             return value
-        self._refuse(f"expected {key} to be a whole number ≥ {least}, found {_shown(value)}")
+        upto = "" if most == _MANY else f" and ≤ {most}"
+        self._refuse(f"expected {key} to be a whole number ≥ {least}{upto}, found {_shown(value)}")
+
+    def _number(self, event: dict[str, Any], key: str, least: int = 0) -> int:
+        """A number of attempts or ranks: more than a million is a mistake, not a job."""
+        return self._count(event, key, least, _MOST)
 
     def _text(self, event: dict[str, Any], key: str) -> str:
         value = event.get(key)
@@ -321,12 +330,18 @@ def write(history: History) -> Iterator[str]:
     A run of folded steps is written out as steps of equal length; spans that only the ledger may
     book (a hole in a damaged record) are left out. t = 0 is the earliest time of the history.
     """
-    job = history.job
-    yield _line(
-        event="job", format=FORMAT, job=job.name, ranks=job.ranks, epoch=history.epoch_s or None
-    )
+    job, rows = history.job, history.rows
+    given = [
+        t for a in job.attempts for t in (a.submitted_ns, a.allocated_ns, a.start_ns, a.end_ns)
+    ]
+    given += [checkpoint.durable_ns for checkpoint in history.checkpoints]
+    given += [history.now_ns, int(rows.t0_ns.min()) if len(rows) else None]
+    zero = min((t for t in given if t is not None), default=0)
+    line = _Lines(zero)
+    epoch = history.epoch_s + zero / 1e9
+    yield line(event="job", format=FORMAT, job=job.name, ranks=job.ranks, epoch=epoch)
     for attempt in job.attempts:
-        yield _line(
+        yield line(
             event="attempt_start",
             attempt=attempt.number,
             t=attempt.start_ns,
@@ -334,9 +349,9 @@ def write(history: History) -> Iterator[str]:
             allocated=attempt.allocated_ns,
             ranks=attempt.ranks if attempt.ranks != job.ranks else None,
         )
-    yield from _row_lines(history)
+    yield from _row_lines(history, line)
     for checkpoint in history.checkpoints:
-        yield _line(
+        yield line(
             event="checkpoint",
             attempt=checkpoint.attempt,
             step=checkpoint.step,
@@ -344,7 +359,7 @@ def write(history: History) -> Iterator[str]:
         )
     for attempt in job.attempts:
         if attempt.end_ns is not None:
-            yield _line(
+            yield line(
                 event="attempt_end",
                 attempt=attempt.number,
                 t=attempt.end_ns,
@@ -353,22 +368,28 @@ def write(history: History) -> Iterator[str]:
                 domain=attempt.domain,
             )
     if history.now_ns is not None:
-        yield _line(event="now", t=history.now_ns)
+        yield line(event="now", t=history.now_ns)
 
 
 _TIMES = frozenset({"t", "t0", "t1", "submitted", "allocated", "durable"})
 
 
-def _line(**fields: Any) -> str:
-    shown = {
-        key: value / 1e9 if key in _TIMES else value
-        for key, value in fields.items()
-        if value is not None
-    }
-    return json.dumps(shown, ensure_ascii=False)
+class _Lines:
+    """Makes lines, with times as seconds since `zero`."""
+
+    def __init__(self, zero_ns: int) -> None:
+        self._zero_ns = zero_ns
+
+    def __call__(self, **fields: Any) -> str:
+        shown = {
+            key: (value - self._zero_ns) / 1e9 if key in _TIMES else value
+            for key, value in fields.items()
+            if value is not None
+        }
+        return json.dumps(shown, ensure_ascii=False)
 
 
-def _row_lines(history: History) -> Iterator[str]:
+def _row_lines(history: History, line: _Lines) -> Iterator[str]:
     rows, names = history.rows, history.accounts.names
     columns = (rows.attempt, rows.rank, rows.account, rows.background, rows.index, rows.count)
     for attempt, rank, account, background, index, count, t0, t1 in zip(
@@ -381,9 +402,9 @@ def _row_lines(history: History) -> Iterator[str]:
         if account == STEP:
             for k in range(count):
                 a, b = (t0 + (t1 - t0) * i // count for i in (k, k + 1))
-                yield _line(event="step", **lane, step=index + k, t0=a, t1=b)
+                yield line(event="step", **lane, step=index + k, t0=a, t1=b)
         elif is_recordable(names[account]):
-            yield _line(
+            yield line(
                 event="span",
                 **lane,
                 account=names[account],

@@ -35,7 +35,7 @@ from torchett.record.layout import (
     chunks,
 )
 
-_FRAME = np.dtype(
+FRAME_DTYPE = np.dtype(
     {
         "names": ["kind", "account", "count", "index", "t0", "t1", "least", "median", "most"],
         "formats": ["u1", "<u2", "<u4", "<i8", "<i8", "<i8", "<f4", "<f4", "<f4"],
@@ -132,7 +132,7 @@ class Flight:
             self.position += piece.size
             self.reach = max(self.reach, piece.reach)
             if piece.kind == FRAMES:
-                frames = np.frombuffer(piece.payload, dtype=_FRAME)
+                frames = np.frombuffer(piece.payload, dtype=FRAME_DTYPE)
                 self.frames.append((piece.attempt, piece.rank, frames))
                 self.last_ns = max(self.last_ns, int(frames["t1"].max()))
             elif piece.kind == NOTE:

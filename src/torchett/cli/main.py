@@ -1,0 +1,192 @@
+"""The command `ett`: parse, call, print. Bad input is one line and exit code 2."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from torchett import __version__
+from torchett.model.errors import EttError
+
+
+def _speaks_plainly(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Turn what torchett says is wrong into one line on stderr and exit code 2."""
+
+    @wraps(command)
+    def spoken(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return command(*args, **kwargs)
+        except EttError as error:
+            click.echo(f"ett: {error}", err=True)
+            raise SystemExit(2) from None
+        except BrokenPipeError:  # `ett report … | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise SystemExit(1) from None
+
+    return spoken
+
+
+def _print_json(value: Any) -> None:
+    click.echo(json.dumps(value, ensure_ascii=False))
+
+
+def _print(renderable: Any) -> None:
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
+    console.print(renderable)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="ett")
+def main() -> None:
+    """Effective training time: every second of every rank in exactly one account."""
+
+
+@main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--job", help="Name of the job; one that exists goes on with its next attempt.")
+@click.option("--max-restarts", default=0, show_default=True, type=click.IntRange(0))
+@click.option("--as-is", is_flag=True, help="Wrap the command untouched (all that is done yet).")
+@click.option(
+    "--progress", default=30.0, show_default=True, help="Seconds between lines; 0 for none."
+)
+@click.option("--node", type=click.IntRange(0), help="This node's number, 0 is the head.")
+@click.option("--nodes", type=click.IntRange(1), help="How many nodes run this job.")
+@click.option("--head", help="HOST[:PORT] of node 0, to compare clocks with.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@_speaks_plainly
+def run(
+    job: str | None,
+    max_restarts: int,
+    as_is: bool,
+    progress: float,
+    node: int | None,
+    nodes: int | None,
+    head: str | None,
+    command: tuple[str, ...],
+) -> None:
+    """Run a training command and record its attempts: ett run -- torchrun … train.py"""
+    from torchett.launch.run import Options, run_job
+    from torchett.launch.supervise import leave_like
+
+    options = Options(
+        command=command,
+        job=job,
+        max_restarts=max_restarts,
+        progress_s=progress,
+        node=node,
+        nodes=nodes,
+        head=head,
+    )
+    ended = run_job(options, os.environ)
+    if ended.node == 0:
+        _print_summary(ended.run)
+    sys.stdout.flush()
+    raise SystemExit(leave_like(ended.code))
+
+
+def _print_summary(folder: Path) -> None:
+    from torchett.launch.progress import line
+    from torchett.runs.reader import RunReader
+
+    try:
+        said = line(RunReader(folder).poll().ledger())
+    except EttError as error:
+        said = str(error)
+    click.echo(f"ett: {said} · ett report {os.path.relpath(folder)}", err=True)
+
+
+@main.command()
+@click.argument("run")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option(
+    "--definition",
+    default="meta",
+    show_default=True,
+    type=click.Choice(["meta", "goodput", "megascale", "ettr"]),
+    help="Whose definition the headline follows.",
+)
+@_speaks_plainly
+def report(run: str, as_json: bool, definition: str) -> None:
+    """Show where the time of a job went."""
+    from torchett.ledger.views import DEFINITIONS
+    from torchett.runs.folder import find_run
+    from torchett.runs.reader import RunReader
+
+    reader = RunReader(find_run(run)).poll()
+    ledger, chosen = reader.ledger(), DEFINITIONS[definition]
+    if as_json:
+        shown = ledger.to_json()
+        if reader.notes:
+            shown["notes"] = reader.notes
+        if definition != "meta":
+            value = chosen.percent(ledger, reader.history().rows)
+            shown["definition"] = {"name": definition, "percent": value, "is": chosen.sentence}
+        _print_json(shown)
+        return
+    from torchett.report.job import job_report
+
+    _print(job_report(ledger, reader.history(), chosen))
+
+
+@main.command()
+@click.argument("a")
+@click.argument("b")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@_speaks_plainly
+def compare(a: str, b: str, as_json: bool) -> None:
+    """Show which accounts moved between two jobs, and by how much."""
+    from torchett.report.comparison import comparison, comparison_json
+    from torchett.runs.folder import find_run
+    from torchett.runs.reader import RunReader
+
+    ours, theirs = (RunReader(find_run(name)).poll().ledger() for name in (a, b))
+    if as_json:
+        _print_json(comparison_json(ours, theirs))
+    else:
+        _print(comparison(ours, theirs))
+
+
+@main.command("import")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("run")
+@click.option("--format", "form", default="events", type=click.Choice(["events"]))
+@_speaks_plainly
+def import_(file: Path, run: str, form: str) -> None:
+    """Make a run of a file in the interchange format events/1."""
+    from torchett.record.identity import runs_folder
+    from torchett.runs import events
+    from torchett.runs.imported import write_run
+
+    target = Path(run) if os.sep in run else runs_folder(os.environ) / run
+    write_run(events.read(file), target)
+    click.echo(f"ett: {target} made; ett report {run}", err=True)
+
+
+@main.command()
+@click.argument("run")
+@click.option("--format", "form", default="events", type=click.Choice(["events"]))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="A file; else stdout.")
+@_speaks_plainly
+def export(run: str, form: str, output: Path | None) -> None:
+    """Write a run in the interchange format events/1."""
+    from torchett.runs import events
+    from torchett.runs.files import write_whole
+    from torchett.runs.folder import find_run
+    from torchett.runs.reader import RunReader
+
+    lines = events.write(RunReader(find_run(run)).poll().history())
+    if output is None:
+        for line in lines:
+            click.echo(line)
+    else:
+        write_whole(output, (line + "\n" for line in lines))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,216 @@
+"""`ett run`: attempts at a command, one after the other, joined into one job.
+
+launcher starts ── child ──────────── exit ─ seal ─ child ─────────────── exit
+├─ attempt 0 ────────────────────────┤      ├─ attempt 1 ────────────────┤
+  launcher_init, then the ranks' own          restart_gap comes before it
+"""
+
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchett.launch.clocksync import ClockServer, measure, parse_address
+from torchett.launch.scheduler import Placement, placement
+from torchett.launch.supervise import Exit, Supervisor, end_leftovers
+from torchett.model.causes import Domain, Outcome
+from torchett.model.errors import InputError, RunError
+from torchett.record.attempts import AttemptLog, attempts_path, last_beat
+from torchett.record.clock import Anchor, anchor, now_ns, process_start_ns
+from torchett.record.flight import seal
+from torchett.record.identity import runs_folder, safe_name
+from torchett.runs.launchers import Clocks, read_launches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What `ett run` was asked to do."""
+
+    command: tuple[str, ...]
+    job: str | None = None
+    max_restarts: int = 0
+    progress_s: float = 30.0
+    node: int | None = None
+    nodes: int | None = None
+    head: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The finished job: its run folder, how its last attempt exited, whether it was node 0's."""
+
+    run: Path
+    code: int
+    node: int
+
+
+def run_job(options: Options, env: Mapping[str, str]) -> Ended:
+    """Run the command, again if it fails and restarts are left."""
+    command = _command(options.command)
+    place = _placed(options, placement(env))
+    here = anchor()
+    job = safe_name(options.job or env.get("ETT_JOB") or _default_name(command))
+    run = (runs_folder(env) / job).absolute()
+    first = _next_attempt(run, place.node)
+    log = AttemptLog(run, job=job, node=place.node, anchor=here, command=list(command))
+    server = _sync_clocks(place, here, log)
+    supervisor = Supervisor(log.beat)
+    over = threading.Event()
+    if options.progress_s > 0 and place.node == 0:
+        watcher = (run, options.progress_s, over)
+        threading.Thread(target=_watch, args=watcher, name="ett-progress", daemon=True).start()
+    try:
+        began = process_start_ns() or now_ns()
+        for attempt in range(first, first + options.max_restarts + 1):
+            fresh = attempt == first
+            log.append(_start_fact(attempt, began, place if fresh else Placement(), here))
+            ended = supervisor.run(command, _environment(env, run, job, attempt, began, here))
+            end_ns = now_ns()
+            outcome, cause, domain = _judge(ended)
+            log.append(
+                {
+                    "event": "end",
+                    "attempt": attempt,
+                    "t_ns": end_ns,
+                    "outcome": outcome,
+                    "cause": cause,
+                    "domain": domain,
+                    "exit_code": ended.code,
+                }
+            )
+            if outcome != "success":
+                end_leftovers()
+            _seal_attempt(run, attempt, here, end_ns)
+            if outcome == "success" or ended.told:
+                break
+            began = now_ns()
+    finally:
+        over.set()
+        if server is not None:
+            server.close()
+    return Ended(run=run, code=ended.code, node=place.node)
+
+
+def _command(given: Sequence[str]) -> tuple[str, ...]:
+    """The command to start; a Python script is run by this interpreter."""
+    if not given:
+        raise InputError("ett run: expected a command after --, found none")
+    head, *rest = given
+    if head.endswith(".py") and Path(head).is_file():
+        return (sys.executable, head, *rest)
+    if shutil.which(head) is None:
+        raise InputError(f"ett run: expected a command that exists, found '{head}'")
+    return tuple(given)
+
+
+def _default_name(command: Sequence[str]) -> str:
+    """The script's name (else the command's) and the time."""
+    script = next((Path(word).stem for word in command if word.endswith(".py")), None)
+    return f"{script or Path(command[0]).name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+
+
+def _placed(options: Options, found: Placement) -> Placement:
+    return Placement(
+        submitted_s=found.submitted_s,
+        allocated_s=found.allocated_s,
+        node=found.node if options.node is None else options.node,
+        nodes=found.nodes if options.nodes is None else options.nodes,
+        head=options.head or found.head,
+    )
+
+
+def _next_attempt(run: Path, node: int) -> int:
+    """The number of the next attempt: a job of the same name goes on where it was."""
+    if not attempts_path(run, node).exists():
+        return 0
+    if node:
+        return len(list(run.glob("attempt-*[0-9]"))) if run.exists() else 0
+    launches = read_launches(run, Clocks())
+    if launches.imported:
+        raise RunError(f"{run}: an imported run cannot be continued; choose another --job")
+    last = max(launches.attempts, default=-1)
+    beat = last_beat(run)
+    running = last >= 0 and launches.attempts[last].end_ns is None
+    if running and beat is not None and now_ns() - beat[1] < 5_000_000_000:
+        raise RunError(f"{run}: in use by the launcher with pid {beat[0]}; choose another --job")
+    return last + 1
+
+
+def _sync_clocks(place: Placement, here: Anchor, log: AttemptLog) -> ClockServer | None:
+    """On the head node serve its clock; on others measure the offset to it."""
+    if place.nodes < 2 or place.head is None:
+        return None
+    address = parse_address(place.head)
+
+    def clock() -> int:
+        return now_ns() + here.offset_ns
+
+    if place.node == 0:
+        try:
+            return ClockServer(clock, port=address[1])
+        except OSError as error:
+            print(f"ett: clocks are not compared: {error.strerror}", file=sys.stderr)
+            return None
+    found = measure(address, clock)
+    if found is None:
+        print(f"ett: clocks are not compared: no answer from {place.head}", file=sys.stderr)
+    else:
+        offsets = {"offset_ns": found.offset_ns, "error_ns": found.error_ns}
+        log.append({"event": "clock", **offsets})
+    return None
+
+
+def _start_fact(
+    attempt: int, began: int, place: Placement, here: Anchor
+) -> dict[str, int | str | None]:
+    def mono(wall_s: float | None) -> int | None:
+        return None if wall_s is None else int(wall_s * 1e9) - here.offset_ns
+
+    return {
+        "event": "start",
+        "attempt": attempt,
+        "t_ns": began,
+        "submitted_ns": mono(place.submitted_s),
+        "allocated_ns": mono(place.allocated_s),
+    }
+
+
+def _environment(
+    env: Mapping[str, str], run: Path, job: str, attempt: int, began: int, here: Anchor
+) -> dict[str, str]:
+    kept = {key: value for key, value in env.items() if key != "ETT_RECORDER"}
+    return kept | {
+        "ETT_RUN": str(run),
+        "ETT_JOB": job,
+        "ETT_ATTEMPT": str(attempt),
+        "ETT_ATTEMPT_BEGAN": f"{began}@{here.clock}",
+    }
+
+
+def _judge(ended: Exit) -> tuple[Outcome, str | None, Domain | None]:
+    """Outcome, cause and domain, as far as an exit status tells."""
+    if signal.SIGTERM in ended.told:
+        return "preempted", "external_sigterm", None
+    if signal.SIGINT in ended.told:
+        return "failed", "user_cancel", None
+    return ("success", None, None) if ended.code == 0 else ("failed", ended.cause, None)
+
+
+def _seal_attempt(run: Path, attempt: int, here: Anchor, ended_ns: int) -> None:
+    """Fold what ranks of this host left in their rings: they are dead."""
+    for folder in (run / f"attempt-{attempt}", *run.glob(f"attempt-{attempt}.*")):
+        for live in folder.glob("rank-*.live"):
+            seal(live.with_suffix(".ett"), here, ended_ns)
+
+
+def _watch(run: Path, every_s: float, over: threading.Event) -> None:
+    """Print how the job is doing; what that needs is imported once the job is under way."""
+    if not over.wait(every_s):
+        from torchett.launch.progress import watch
+
+        watch(run, every_s, over)

@@ -1,0 +1,236 @@
+"""The report of one job: a headline, the account tree, attempts as strips, what was lost."""
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from torchett.ledger.history import History
+from torchett.ledger.ledger import AttemptLedger, Ledger
+from torchett.ledger.losses import FailureCost, failure_costs
+from torchett.ledger.spread import RankSpread, spread, straggler
+from torchett.ledger.strips import strip
+from torchett.ledger.views import Definition
+from torchett.model.accounts import GROUP_COLOURS, GROUPS, Kind, account
+from torchett.report.marks import TITLES, bar, cells, legend, stacked
+from torchett.report.words import percent, plural, seconds
+
+_BAR = 30
+_STRIP = 50
+_MOST_ATTEMPTS = 12  # of a job with more, the first and last are shown
+_MOST_RANKS = 8
+
+
+def job_report(
+    ledger: Ledger, history: History, definition: Definition, width: int = 100
+) -> RenderableType:
+    """The whole report."""
+    parts: list[RenderableType] = [
+        *_headline(ledger, history, definition, width),
+        Text(),
+        _tree(ledger),
+        Text(),
+        *_attempts(ledger, history),
+        *_failures(ledger),
+        *_ranks(history),
+        *_notes(ledger, history),
+    ]
+    return Group(*parts)
+
+
+def _headline(
+    ledger: Ledger, history: History, definition: Definition, width: int
+) -> list[RenderableType]:
+    share = definition.percent(ledger, history.rows)
+    top = Text(f"{ledger.job}  ", style="bold")
+    top.append(f"{share:.1f}% effective", style=f"bold {GROUP_COLOURS['effective']}")
+    if definition.name != "meta":
+        top.append(f"  by {definition.who}: {definition.sentence}", style="dim")
+    facts = [
+        plural(ledger.ranks, "rank"),
+        plural(len(ledger.attempts), "attempt"),
+        f"{seconds(ledger.window_ns)} of wall time",
+    ]
+    if ledger.window.live:
+        facts.append("still running")
+    if ledger.window.queue_ns:
+        facts.append(f"{seconds(ledger.window.queue_ns)} in the queue before")
+    if ledger.window.requeue_ns:
+        facts.append(f"{seconds(ledger.window.requeue_ns)} requeued")
+    return [
+        top,
+        Text(" · ".join(facts), style="dim"),
+        stacked(ledger.groups, width),
+        legend(),
+        Text(),
+        _l1(ledger),
+    ]
+
+
+def _l1(ledger: Ledger) -> Text:
+    """Time to Start, Time to Recover, Number of Failures, and how far training got."""
+    start = ledger.time_to_start_ns
+    recover = ledger.time_to_recover_ns
+    text = Text("Time to Start ")
+    text.append("never" if start is None else seconds(start), style="bold")
+    if recover:
+        text.append("   Time to Recover ")
+        mean = seconds(sum(recover) // len(recover))
+        text.append(mean if len(recover) == 1 else f"{mean} (mean of {len(recover)})", style="bold")
+    text.append("   Number of Failures ")
+    text.append(str(ledger.number_of_failures), style="bold")
+    if ledger.failures["user"]:
+        text.append(f" (and {ledger.failures['user']} by the user)")
+    if ledger.last_step is not None:
+        text.append("   last step ")
+        text.append(f"{ledger.last_step:,}", style="bold")
+        if ledger.last_durable_step >= 0:
+            text.append(f" (saved: {ledger.last_durable_step:,})")
+    if ledger.at_risk_ns:
+        text.append(f"   at risk {seconds(ledger.at_risk_ns)}")
+    return text
+
+
+def _tree(ledger: Ledger) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=True, header_style="dim")
+    table.add_column("account", min_width=26, no_wrap=True)
+    table.add_column("rank-seconds", justify="right")
+    table.add_column("%", justify="right")
+    table.add_column("", width=_BAR, no_wrap=True)
+    whole = ledger.rank_ns
+    for group in GROUPS:
+        accounts = {name: ns for name, ns in ledger.tree[group].items() if ns}
+        total = sum(accounts.values())
+        if not total and group != "effective":
+            continue
+        title = Text(TITLES[group], style="bold")
+        table.add_row(
+            title, f"{total / 1e9:,.2f}", percent(total, whole), bar(total, whole, _BAR, group)
+        )
+        if len(accounts) > 1 or set(accounts) - {group}:
+            for name, ns in sorted(accounts.items(), key=lambda item: -item[1]):
+                table.add_row(
+                    Text(f"  {name}", style="dim"),
+                    Text(f"{ns / 1e9:,.2f}", style="dim"),
+                    Text(percent(ns, whole), style="dim"),
+                    bar(ns, whole, _BAR, group, _shade(name, group)),
+                )
+    table.add_row("", "────────────", "──────", "")
+    table.add_row("sum", f"{whole / 1e9:,.2f}", percent(whole, whole), "")
+    return table
+
+
+def _shade(name: str, group: Kind) -> str:
+    return GROUP_COLOURS["recover"] if group == "recover" else account(name).colour
+
+
+def _attempts(ledger: Ledger, history: History) -> list[RenderableType]:
+    count = len(ledger.attempts)
+    if not count:
+        return []
+    shown = list(range(count))
+    if count > _MOST_ATTEMPTS:
+        half = _MOST_ATTEMPTS // 2
+        shown = [*range(half), *range(count - half, count)]
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("attempt", justify="right")
+    table.add_column("", no_wrap=True)
+    table.add_column("lasted", justify="right")
+    table.add_column("steps", justify="right")
+    table.add_column("ended")
+    longest = max(ledger.attempts[i].tenure.hi_ns - ledger.attempts[i].tenure.lo_ns for i in shown)
+    started = False
+    for i in shown:
+        attempt = ledger.attempts[i]
+        if i and i - 1 not in shown:
+            table.add_row("…", f"{count - len(shown)} more", "", "", "")
+        table.add_row(*_attempt_row(ledger, history, attempt, longest, started))
+        started = started or attempt.first_step is not None
+    return [table, Text()]
+
+
+def _attempt_row(
+    ledger: Ledger, history: History, attempt: AttemptLedger, longest: int, started: bool
+) -> tuple[str, Text, str, str, str]:
+    tenure = attempt.tenure
+    number = tenure.attempt.number
+    lasted = tenure.hi_ns - tenure.lo_ns
+    width = max(1, round(_STRIP * lasted / longest)) if longest else 1
+    lost = [loss.first_step for loss in ledger.losses if loss.attempt == number]
+    owners = strip(attempt, history.rows, min(lost, default=None), width) if lasted else []
+    steps = history.rows.is_step & (history.rows.attempt == number)
+    span = ""
+    if attempt.first_step is not None:
+        last = int((history.rows.index + history.rows.count)[steps].max()) - 1
+        span = f"{attempt.first_step:,}–{last:,}"
+    cause = tenure.attempt.cause
+    ended = tenure.state if cause is None else f"{tenure.state}: {cause}"
+    marks = cells(owners, history.accounts.names, started)
+    return str(number), marks, seconds(lasted), span, ended
+
+
+def _failures(ledger: Ledger) -> list[RenderableType]:
+    costs = failure_costs(ledger)
+    if not costs:
+        return []
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("lost to failures", "rank-seconds", "detect", "restart gap", "start again"):
+        table.add_column(title, justify="left" if title == "lost to failures" else "right")
+    table.add_column("unsaved", justify="right")
+    table.add_column("")
+    worst = sorted(costs, key=lambda c: -c.total_ns)[:_MOST_ATTEMPTS]
+    for cost in sorted(worst, key=lambda c: c.attempt):
+        table.add_row(*_failure_row(cost))
+    if len(costs) > len(worst):
+        rest = sum(c.total_ns for c in costs) - sum(c.total_ns for c in worst)
+        table.add_row(f"{len(costs) - len(worst)} more", f"{rest / 1e9:,.2f}", "", "", "", "", "")
+    return [table, Text()]
+
+
+def _failure_row(cost: FailureCost) -> tuple[str, ...]:
+    what = f"attempt {cost.attempt} {cost.cause or cost.state} ({cost.domain})"
+    times = (cost.total_ns, cost.detect_ns, cost.restart_gap_ns, cost.start_again_ns)
+    steps = ""
+    if cost.lost_steps is not None:
+        a, b = cost.lost_steps
+        steps = f"step {a:,}" if a == b else f"steps {a:,}–{b:,}"
+    return (what, *(f"{ns / 1e9:,.2f}" for ns in (*times, cost.unsaved_ns)), steps)
+
+
+def _ranks(history: History) -> list[RenderableType]:
+    spreads = spread(history.rows)
+    if not spreads:
+        return []
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("step times", "steps", "least", "median", "longest", "begins late by"):
+        table.add_column(title, justify="left" if title == "step times" else "right")
+    by_median = sorted(spreads, key=lambda s: -s.median_s)[:_MOST_RANKS]
+    for one in sorted(by_median, key=lambda s: s.rank):
+        table.add_row(*_rank_row(one))
+    if len(spreads) > len(by_median):
+        table.add_row(f"{len(spreads) - len(by_median)} faster ranks", "", "", "", "", "")
+    found = straggler(spreads)
+    said = []
+    if found is not None:
+        why = "begins its steps" if found.begins_late else "takes"
+        how = "later than the first rank" if found.begins_late else "longer than the others"
+        by = seconds(round(found.by_s * 1e9))
+        said = [Text(f"straggler: rank {found.rank} {why} {by} {how}", style="bold")]
+    return [table, *said, Text()]
+
+
+def _rank_row(one: RankSpread) -> tuple[str, ...]:
+    times = (one.least_s, one.median_s, one.longest_s, one.late_s)
+    return (f"rank {one.rank}", f"{one.steps:,}", *(seconds(round(t * 1e9)) for t in times))
+
+
+def _notes(ledger: Ledger, history: History) -> list[RenderableType]:
+    notes = list(history.notes)
+    if ledger.estimated_ns:
+        notes.append(f"{seconds(ledger.estimated_ns)} were split inside a folded block, estimated")
+    share = ledger.groups["unattributed"] / ledger.rank_ns if ledger.rank_ns else 0
+    if share > 0.10:
+        notes.append(
+            "more than a tenth is unattributed: mark start-up with `with ett.stage(…)`, and call"
+            " ett.init() in every rank"
+        )
+    return [Text(f"note: {note}", style="yellow") for note in notes]

@@ -1,0 +1,119 @@
+"""A history written as a run folder, so that every command takes it like one that ran here."""
+
+import json
+import os
+import shutil
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from torchett.ledger.history import History
+from torchett.model.accounts import NAMES
+from torchett.model.errors import RunError
+from torchett.record.attempts import FORMAT as ATTEMPTS
+from torchett.record.attempts import attempts_path
+from torchett.record.clock import Anchor
+from torchett.record.layout import BACKGROUND, CHECKPOINT, FORMAT, FRAMES, SPAN, STEP, chunk
+from torchett.runs.flights import FRAME_DTYPE
+
+
+def write_run(history: History, run: Path) -> None:
+    """Write the folder, all of it or nothing; RunError if it cannot be."""
+    if run.exists():
+        raise RunError(f"{run}: expected a new run, found one that exists; remove it or rename")
+    try:
+        run.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{run.name}-", dir=run.parent))
+    except OSError as error:
+        raise RunError(f"{run}: not writable: {error.strerror}") from None
+    try:
+        made.chmod(0o755)
+        attempts_path(made).write_text("".join(_attempt_lines(history)))
+        (made / "attempt-all").mkdir()
+        (made / "attempt-all" / "rank-all.ett").write_bytes(_flight(history))
+        os.rename(made, run)
+    except OSError as error:
+        shutil.rmtree(made, ignore_errors=True)
+        raise RunError(f"{run}: not writable: {error.strerror}") from None
+
+
+def _anchor(history: History) -> Anchor:
+    wall = round(history.epoch_s * 1e9)
+    return Anchor(host="imported", clock="imported", wall_ns=wall, mono_ns=0)
+
+
+def _attempt_lines(history: History) -> list[str]:
+    facts: list[dict[str, object]] = [
+        {
+            "format": ATTEMPTS,
+            "job": history.job.name,
+            "ranks": history.job.ranks,
+            "node": 0,
+            "imported": True,
+            "anchor": _anchor(history).to_json(),
+        }
+    ]
+    for attempt in history.job.attempts:
+        facts.append(
+            {
+                "event": "start",
+                "attempt": attempt.number,
+                "t_ns": attempt.start_ns,
+                "submitted_ns": attempt.submitted_ns,
+                "allocated_ns": attempt.allocated_ns,
+                "ranks": attempt.ranks,
+            }
+        )
+        if attempt.end_ns is not None:
+            facts.append(
+                {
+                    "event": "end",
+                    "attempt": attempt.number,
+                    "t_ns": attempt.end_ns,
+                    "outcome": attempt.outcome,
+                    "cause": attempt.cause,
+                    "domain": attempt.domain,
+                }
+            )
+    if history.now_ns is not None:
+        facts.append({"event": "now", "t_ns": history.now_ns})
+    return [json.dumps({k: v for k, v in f.items() if v is not None}) + "\n" for f in facts]
+
+
+def _flight(history: History) -> bytes:
+    """One log for all lanes: each chunk says whose it is."""
+    names = history.accounts.names
+    header = {
+        "format": FORMAT,
+        "job": history.job.name,
+        "attempt": 0,
+        "rank": 0,
+        "ranks": history.job.ranks,
+        "began_ns": 0,
+        "anchor": _anchor(history).to_json(),
+        "accounts": names if len(names) > len(NAMES) else NAMES,
+    }
+    out = [json.dumps(header).encode() + b"\n"]
+    rows = history.rows
+    order = np.lexsort((rows.rank, rows.attempt))
+    rows = rows.take(order)
+    step = rows.is_step
+    frames = np.zeros(len(rows), dtype=FRAME_DTYPE)
+    frames["kind"] = np.where(step, STEP, np.where(rows.background, BACKGROUND, SPAN))
+    frames["account"] = np.where(step, 0, rows.account)
+    frames["count"], frames["index"] = rows.count, rows.index
+    frames["t0"], frames["t1"] = rows.t0_ns, rows.t1_ns
+    frames["least"], frames["median"], frames["most"] = rows.least, rows.median, rows.most
+    changes = (np.diff(rows.attempt) != 0) | (np.diff(rows.rank) != 0)
+    edges = [0, *(np.flatnonzero(changes) + 1).tolist(), len(rows)] if len(rows) else [0]
+    for a, b in pairwise(edges):
+        lane = {"attempt": int(rows.attempt[a]), "rank": int(rows.rank[a])}
+        out.append(chunk(FRAMES, frames[a:b].tobytes(), **lane, reach=0))
+    for durable in history.checkpoints:
+        mark = np.zeros(1, dtype=FRAME_DTYPE)
+        mark["kind"], mark["count"], mark["index"] = CHECKPOINT, 1, durable.step
+        mark["t0"] = mark["t1"] = durable.durable_ns
+        out.append(chunk(FRAMES, mark.tobytes(), attempt=durable.attempt, rank=0, reach=0))
+    return b"".join(out)
