@@ -92,13 +92,15 @@ def run(
 
 def _print_summary(folder: Path) -> None:
     from torchett.launch.progress import line
+    from torchett.record.identity import runs_folder
     from torchett.runs.reader import RunReader
 
     try:
         said = line(RunReader(folder).poll().ledger())
     except EttError as error:
         said = str(error)
-    click.echo(f"ett: {said} · ett report {os.path.relpath(folder)}", err=True)
+    known = folder.parent == runs_folder(os.environ).absolute()
+    click.echo(f"ett: {said} · ett report {folder.name if known else folder}", err=True)
 
 
 @main.command()
@@ -111,8 +113,9 @@ def _print_summary(folder: Path) -> None:
     type=click.Choice(["meta", "goodput", "megascale", "ettr"]),
     help="Whose definition the headline follows.",
 )
+@click.option("--svg", type=click.Path(path_type=Path), help="Write it as a picture to this file.")
 @_speaks_plainly
-def report(run: str, as_json: bool, definition: str) -> None:
+def report(run: str, as_json: bool, definition: str, svg: Path | None) -> None:
     """Show where the time of a job went."""
     from torchett.ledger.views import DEFINITIONS
     from torchett.runs.folder import find_run
@@ -131,7 +134,14 @@ def report(run: str, as_json: bool, definition: str) -> None:
         return
     from torchett.report.job import job_report
 
-    _print(job_report(ledger, reader.history(), chosen))
+    drawn = job_report(ledger, reader.history(), chosen)
+    if svg is None:
+        _print(drawn)
+        return
+    from torchett.report.picture import as_svg
+    from torchett.runs.files import write_whole
+
+    write_whole(svg, [as_svg(drawn, f"ett report {ledger.job}")])
 
 
 @main.command()

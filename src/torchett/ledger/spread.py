@@ -34,8 +34,10 @@ def spread(rows: Rows) -> list[RankSpread]:
     """The spread of every rank that has steps, in order of ranks."""
     steps = rows.take(rows.is_step)
     steps = steps.take(~_firsts(steps))
+    found: list[RankSpread] = []
+    if not len(steps):
+        return found
     late = _lateness(steps)
-    found = []
     order = np.argsort(steps.rank, kind="stable")
     steps = steps.take(order)
     ranks, edges = np.unique(steps.rank, return_index=True)

@@ -16,6 +16,7 @@ from torchett.report.words import percent, plural, seconds
 
 _BAR = 30
 _STRIP = 50
+_SMALL = 0.0005  # of all: accounts below this share a line
 _MOST_ATTEMPTS = 12  # of a job with more, the first and last are shown
 _MOST_RANKS = 8
 
@@ -107,13 +108,20 @@ def _tree(ledger: Ledger) -> Table:
             title, f"{total / 1e9:,.2f}", percent(total, whole), bar(total, whole, _BAR, group)
         )
         if len(accounts) > 1 or set(accounts) - {group}:
+            small = {name: ns for name, ns in accounts.items() if ns < _SMALL * whole}
             for name, ns in sorted(accounts.items(), key=lambda item: -item[1]):
+                if name in small and len(small) > 1:
+                    continue
                 table.add_row(
                     Text(f"  {name}", style="dim"),
                     Text(f"{ns / 1e9:,.2f}", style="dim"),
                     Text(percent(ns, whole), style="dim"),
                     bar(ns, whole, _BAR, group, _shade(name, group)),
                 )
+            if len(small) > 1:
+                rest = Text(f"  {len(small)} smaller", style="dim")
+                total = sum(small.values())
+                table.add_row(rest, f"{total / 1e9:,.2f}", percent(total, whole), "")
     table.add_row("", "────────────", "──────", "")
     table.add_row("sum", f"{whole / 1e9:,.2f}", percent(whole, whole), "")
     return table
@@ -161,7 +169,7 @@ def _attempt_row(
     span = ""
     if attempt.first_step is not None:
         last = int((history.rows.index + history.rows.count)[steps].max()) - 1
-        span = f"{attempt.first_step:,}–{last:,}"
+        span = _span(attempt.first_step, last)
     cause = tenure.attempt.cause
     ended = tenure.state if cause is None else f"{tenure.state}: {cause}"
     marks = cells(owners, history.accounts.names, started)
@@ -191,9 +199,12 @@ def _failure_row(cost: FailureCost) -> tuple[str, ...]:
     times = (cost.total_ns, cost.detect_ns, cost.restart_gap_ns, cost.start_again_ns)
     steps = ""
     if cost.lost_steps is not None:
-        a, b = cost.lost_steps
-        steps = f"step {a:,}" if a == b else f"steps {a:,}–{b:,}"
+        steps = f"steps {_span(*cost.lost_steps)}"
     return (what, *(f"{ns / 1e9:,.2f}" for ns in (*times, cost.unsaved_ns)), steps)
+
+
+def _span(first: int, last: int) -> str:
+    return f"{first:,}" if first == last else f"{first:,}–{last:,}"
 
 
 def _ranks(history: History) -> list[RenderableType]:

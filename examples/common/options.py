@@ -1,0 +1,40 @@
+"""The command line that the training scripts share."""
+
+import argparse
+from collections.abc import Iterable
+from pathlib import Path
+
+from common.faults import Kill
+
+
+def parse_options(workload: str, presets: Iterable[str]) -> argparse.Namespace:
+    """What the user asked for, with the checkpoint folder filled in."""
+    parser = argparse.ArgumentParser(
+        description=f"Train the {workload} reference workload.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--preset", choices=list(presets), default="tiny", help="size of model and batch")
+    add("--steps", type=int, default=120, help="optimizer steps of the whole job")
+    add("--batch-size", type=int, help="per rank (default: the preset's)")
+    add("--lr", type=float, default=1e-3)
+    add("--seed", type=int, default=0, help="of the weights and the data")
+    add("--compile", action=argparse.BooleanOptionalAction, default=True)
+    add("--num-workers", type=int, default=1, help="loader processes per rank")
+    add("--data-warmup", type=float, default=0.0, metavar="SECONDS", help="before the first batch")
+    add("--checkpoint-dir", type=Path, help=f"(default: checkpoints/{workload}-PRESET)")
+    add("--save-every", type=int, default=20, metavar="STEPS", help="0: only at the end")
+    add("--log-every", type=int, default=10, metavar="STEPS")
+    add("--digest", action="store_true", help="print the sha256 of the final weights")
+    add(
+        "--kill-at",
+        type=Kill.parse,
+        action="append",
+        default=[],
+        metavar="RANK:STEP",
+        help="SIGKILL that rank at the beginning of that step, once per job (may be repeated)",
+    )
+    args = parser.parse_args()
+    if args.checkpoint_dir is None:
+        args.checkpoint_dir = Path("checkpoints") / f"{workload}-{args.preset}"
+    return args
