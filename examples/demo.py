@@ -1,7 +1,4 @@
-"""The demo: a small GPT on two ranks, one of them killed on the way, and the report of it all.
-
-    ./dev demo        (or, in an environment with torchett and torch: python examples/demo.py)
-"""
+"""The demo: a small GPT on two ranks, one of them killed on the way, and the report of it all."""
 
 import os
 import shlex
@@ -26,7 +23,8 @@ def main() -> int:
             *("--steps", str(STEPS), "--save-every", "100", "--log-every", "200"),
             *("--checkpoint-dir", folder, "--kill-at", KILL_AT),
         )
-        launch = (*ett, "run", "--job", job, "--max-restarts", "2", "--progress", "10", "--", *train)
+        options = ("--job", job, "--max-restarts", "2", "--progress", "10")
+        launch = (*ett, "run", *options, "--", *train)
         print(f"$ ett run --max-restarts 2 -- torchrun {shlex.join(train[4:])}\n", flush=True)
         trained = subprocess.run(launch, env=os.environ | {"ETT_RUNS": str(runs)}).returncode
     if trained:

@@ -6,14 +6,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from torchett.ledger import Batch, Books, Ledger, Rows, settle
 from torchett.runs import events
 
 sys.path.insert(0, str(Path(__file__).parent))
-from histories import TICK_NS, random_history  # noqa: E402
-from oracle import oracle  # noqa: E402
+from histories import TICK_NS, random_history
+from oracle import oracle
 
 SEEDS = 16
 HISTORIES_PER_SEED = 250
@@ -68,12 +69,13 @@ def test_books_kept_event_by_event_end_up_the_same(seed: int, monkeypatch: Any) 
         if rng.random() < 0.7:
             order.sort(key=lambda i: int(whole.rows.t1_ns[i]))
         books = Books(whole.accounts)
-        shuffled = whole.rows.take(__import__("numpy").array(order, dtype="int64"))
+        shuffled = whole.rows.take(np.array(order, dtype=np.int64))
         at = 0
         while at < len(shuffled):
             more = rng.randint(1, 4)
             if rng.random() < 0.5:
-                books.settle(whole.job, whole.now_ns, Batch(rows=shuffled.take(slice(at + more, None))))
+                yet_to_come = Batch(rows=shuffled.take(slice(at + more, None)))
+                books.settle(whole.job, whole.now_ns, yet_to_come)
             books.post(Batch(rows=shuffled.take(slice(at, at + more))))
             if rng.random() < 0.5:
                 books.settle(whole.job, whole.now_ns)

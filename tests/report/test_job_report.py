@@ -1,0 +1,99 @@
+"""The report stays readable at every size of job."""
+
+import io
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from torchett.ledger import AccountTable, History, Rows, settle
+from torchett.ledger.rows import STEP
+from torchett.ledger.spread import spread, straggler
+from torchett.ledger.views import DEFINITIONS
+from torchett.model import Attempt, Job, Step
+from torchett.report.job import job_report
+from torchett.report.words import seconds
+
+S = 1_000_000_000
+
+
+def printed(history: History) -> str:
+    out = io.StringIO()
+    page = job_report(settle(history), history, DEFINITIONS["meta"])
+    Console(file=out, width=110, highlight=False).print(page)
+    return out.getvalue()
+
+
+def history(attempts: list[Attempt], rows: Rows, ranks: int = 1) -> History:
+    job = Job(name="job", ranks=ranks, attempts=tuple(attempts))
+    return History(job=job, rows=rows, accounts=AccountTable())
+
+
+def test_a_job_without_attempts_or_steps_has_a_report() -> None:
+    assert "0.0% effective" in printed(history([], Rows.none()))
+    only = Attempt(number=0, start_ns=0, ranks=1, end_ns=S, outcome="failed")
+    page = printed(history([only], Rows.none()))
+    assert "Time to Start never" in page
+    assert "unattributed" in page
+
+
+def test_of_a_thousand_attempts_the_first_and_last_are_shown() -> None:
+    attempts = [
+        Attempt(number=i, start_ns=10 * i * S, ranks=1, end_ns=(10 * i + 9) * S, outcome="failed")
+        for i in range(1000)
+    ]
+    index = np.arange(1000)
+    rows = Rows.of(
+        attempt=index, rank=0, account=STEP, index=index, t0_ns=(10 * index + 1) * S,
+        t1_ns=(10 * index + 5) * S,
+    )  # fmt: skip
+    page = printed(history(attempts, rows))
+    assert len(page.splitlines()) < 70
+    assert "988 more" in page
+
+
+def steps_of(rank: int, begin_s: float, took_s: float, late_s: float = 0.0) -> list[Step]:
+    return [
+        Step(
+            rank=rank,
+            index=i,
+            t0_ns=round((begin_s + i + late_s) * S),
+            t1_ns=round((begin_s + i + late_s + took_s) * S),
+        )
+        for i in range(20)
+    ]
+
+
+def test_the_rank_whose_steps_take_longer_is_the_straggler() -> None:
+    drawn = [*steps_of(0, 0, 0.5), *steps_of(1, 0, 0.5), *steps_of(2, 0, 0.7)]
+    found = straggler(spread(Rows.drawn(drawn, AccountTable())))
+    assert found is not None
+    assert (found.rank, found.begins_late) == (2, False)
+    assert found.by_s == pytest.approx(0.2, abs=1e-6)
+
+
+def test_the_rank_that_the_others_wait_for_is_the_straggler() -> None:
+    """Its steps look short: the others wait for it inside theirs.
+
+    rank 0  ├──────────────┤
+    rank 1      ├──────────┤     begins 0.2 s late: a slow loader, say
+    """
+    drawn = [*steps_of(0, 0, 0.6), *steps_of(1, 0, 0.4, late_s=0.2)]
+    found = straggler(spread(Rows.drawn(drawn, AccountTable())))
+    assert found is not None
+    assert (found.rank, found.begins_late) == (1, True)
+    assert found.by_s == pytest.approx(0.2)
+
+
+def test_equal_ranks_have_no_straggler() -> None:
+    drawn = [*steps_of(0, 0, 0.5), *steps_of(1, 0, 0.51)]
+    assert straggler(spread(Rows.drawn(drawn, AccountTable()))) is None
+
+
+@pytest.mark.parametrize(
+    ("ns", "words"),
+    [(0, "0 s"), (840_000_000, "840 ms"), (12_340_000_000, "12.3 s"), (252 * S, "4.2 min"),
+     (11_160 * S, "3.1 h"), (12 * 86_400 * S, "12.0 d")],
+)  # fmt: skip
+def test_durations_read_easily(ns: int, words: str) -> None:
+    assert seconds(ns) == words
