@@ -1,17 +1,18 @@
 """How long steps take on each rank, and which rank the others wait for."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from torchett.ledger.rows import Rows
+from torchett.ledger.sweep import Lanes, sweep
 
 _NOTABLE = 0.05  # of a step: below this nobody is a straggler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSpread:
-    """One rank's steps, the first of each attempt left out; durations in seconds."""
+    """One rank's steps in seconds, net of spans; the first of each attempt is left out."""
 
     rank: int
     steps: int
@@ -32,7 +33,7 @@ class Straggler:
 
 def spread(rows: Rows) -> list[RankSpread]:
     """The spread of every rank that has steps, in order of ranks."""
-    steps = rows.take(rows.is_step)
+    steps = _net(rows)
     steps = steps.take(~_firsts(steps))
     found: list[RankSpread] = []
     if not len(steps):
@@ -72,6 +73,30 @@ def straggler(spreads: list[RankSpread]) -> Straggler | None:
     if slowest.median_s - typical > _NOTABLE * typical:
         return Straggler(rank=slowest.rank, by_s=slowest.median_s - typical, begins_late=False)
     return None
+
+
+def _net(rows: Rows) -> Rows:
+    """The steps, each single one's durations less what spans take of it (a checkpoint, say)."""
+    if not rows.is_step.any():
+        return Rows.none()
+    keys = rows.attempt.astype(np.int64) << 32 | rows.rank
+    names, lane = np.unique(keys, return_inverse=True)
+    lo = np.full(len(names), np.iinfo(np.int64).max)
+    hi = np.full(len(names), np.iinfo(np.int64).min)
+    np.minimum.at(lo, lane, rows.t0_ns)
+    np.maximum.at(hi, lane, rows.t1_ns)
+    lanes = Lanes(
+        lo_ns=lo, start_ns=lo, hi_ns=hi, from_ns=lo, begun=np.zeros(len(names), np.bool_)
+    )
+    net = sweep(rows, lane, lanes, int(rows.account.max()) + 1).net_ns[rows.is_step] / 1e9
+    steps = rows.take(rows.is_step)
+    single = steps.count == 1
+    return replace(
+        steps,
+        least=np.where(single, net, steps.least).astype(np.float32),
+        median=np.where(single, net, steps.median).astype(np.float32),
+        most=np.where(single, net, steps.most).astype(np.float32),
+    )
 
 
 def _firsts(steps: Rows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

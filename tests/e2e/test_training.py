@@ -1,0 +1,60 @@
+"""Real torchrun, two ranks, a rank killed on the way: the ledger explains all of it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ETT = (sys.executable, "-m", "torchett.cli.main")
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+pytestmark = pytest.mark.e2e
+
+
+def train(folder: Path, *launcher: str) -> dict[str, Any]:
+    """The JSON report of a small GPT's training under `launcher`."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("ETT_")}
+    env |= {"ETT_RUNS": str(folder / "runs"), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    script = (
+        *(str(ROOT / "examples" / "gpt" / "train_ett.py"), "--no-compile", "--steps", "60"),
+        *("--save-every", "15", "--kill-at", "1:40", "--checkpoint-dir", str(folder / "ckpt")),
+    )
+    done = subprocess.run([*launcher, *script], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = next((folder / "runs").iterdir())
+    report = subprocess.run([*ETT, "report", str(run), "--json"], capture_output=True, text=True)
+    assert report.returncode == 0, report.stderr
+    return json.loads(report.stdout)
+
+
+def check(found: dict[str, Any]) -> None:
+    assert (found["ranks"], found["attempts"], found["last_step"]) == (2, 2, 59)
+    assert found["failures"] == {"infra": 1, "scheduler": 0, "user": 0}
+    assert sum(found["accounts"].values()) == pytest.approx(found["rank_seconds"], abs=1e-6)
+    assert found["groups"]["unattributed"] < 0.10 * found["rank_seconds"]
+    assert len(found["time_to_recover_s"]) == 1
+    for account in ("effective", "unsaved", "imports", "process_group_init", "checkpoint_restore",
+                    "train_module_creation", "checkpoint_blocked", "final_checkpoint",
+                    "teardown", "detect", "restart_gap"):  # fmt: skip
+        assert found["accounts"][account] > 0, account
+    assert "notes" not in found
+
+
+def test_restarted_by_ett_run(tmp_path: Path) -> None:
+    found = train(tmp_path, *ETT, "run", "--job", "gpt", "--max-restarts", "1", "--", *TORCHRUN)
+    check(found)
+    assert found["accounts"]["launcher_init"] > 0
+
+
+def test_restarted_by_the_elastic_agent(tmp_path: Path) -> None:
+    """The launcher sees one attempt; the ranks know that they were two."""
+    check(train(tmp_path, *ETT, "run", "--job", "gpt", "--", *TORCHRUN, "--max-restarts", "1"))
+
+
+def test_without_ett_run_the_records_stand_alone(tmp_path: Path) -> None:
+    check(train(tmp_path, *TORCHRUN, "--max-restarts", "1"))
