@@ -51,7 +51,13 @@ def main() -> None:
 @main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--job", help="Name of the job; one that exists goes on with its next attempt.")
 @click.option("--max-restarts", default=0, show_default=True, type=click.IntRange(0))
-@click.option("--as-is", is_flag=True, help="Wrap the command untouched (all that is done yet).")
+@click.option("--as-is", is_flag=True, help="Wrap the command untouched.")
+@click.option(
+    "--standby/--no-standby",
+    default=True,
+    show_default=True,
+    help="Hand torchrun's ranks to processes that have imported torch already.",
+)
 @click.option(
     "--progress", default=30.0, show_default=True, help="Seconds between lines; 0 for none."
 )
@@ -64,6 +70,7 @@ def run(
     job: str | None,
     max_restarts: int,
     as_is: bool,
+    standby: bool,
     progress: float,
     node: int | None,
     nodes: int | None,
@@ -78,6 +85,8 @@ def run(
         command=command,
         job=job,
         max_restarts=max_restarts,
+        as_is=as_is,
+        standby=standby,
         progress_s=progress,
         node=node,
         nodes=nodes,

@@ -34,6 +34,8 @@ class Options:
     command: tuple[str, ...]
     job: str | None = None
     max_restarts: int = 0
+    as_is: bool = False
+    standby: bool = True
     progress_s: float = 30.0
     node: int | None = None
     nodes: int | None = None
@@ -51,7 +53,7 @@ class Ended:
 
 def run_job(options: Options, env: Mapping[str, str]) -> Ended:
     """Run the command, again if it fails and restarts are left."""
-    command = _command(options.command)
+    command = _command(options.command, options.as_is)
     place = _placed(options, placement(env))
     here = anchor()
     job = safe_name(options.job or env.get("ETT_JOB") or _default_name(command))
@@ -69,7 +71,9 @@ def run_job(options: Options, env: Mapping[str, str]) -> Ended:
         for attempt in range(first, first + options.max_restarts + 1):
             fresh = attempt == first
             log.append(_start_fact(attempt, began, place if fresh else Placement(), here))
-            ended = supervisor.run(command, _environment(env, run, job, attempt, began, here))
+            environment = _environment(env, run, job, attempt, began, here)
+            environment |= {"ETT_STANDBY": str(int(options.standby)), "ETT_NODE": str(place.node)}
+            ended = supervisor.run(command, environment)
             end_ns = now_ns()
             outcome, cause, domain = _judge(ended)
             log.append(
@@ -96,11 +100,18 @@ def run_job(options: Options, env: Mapping[str, str]) -> Ended:
     return Ended(run=run, code=ended.code, node=place.node)
 
 
-def _command(given: Sequence[str]) -> tuple[str, ...]:
-    """The command to start; a Python script is run by this interpreter."""
+def _command(given: Sequence[str], as_is: bool) -> tuple[str, ...]:
+    """The command to start: torchrun by our agent, a Python script by this interpreter."""
     if not given:
         raise InputError("ett run: expected a command after --, found none")
     head, *rest = given
+    found = shutil.which(head)
+    if found is not None and not as_is:
+        ours = Path(found).parent == Path(sys.executable).parent
+        if ours and Path(head).name == "torchrun":
+            return (sys.executable, "-m", "torchett.launch.agent", *rest)
+        if ours and rest[:2] == ["-m", "torch.distributed.run"]:
+            return (sys.executable, "-m", "torchett.launch.agent", *rest[2:])
     if head.endswith(".py") and Path(head).is_file():
         return (sys.executable, head, *rest)
     if shutil.which(head) is None:
@@ -133,9 +144,9 @@ def _next_attempt(run: Path, node: int) -> int:
     launches = read_launches(run, Clocks())
     if launches.imported:
         raise RunError(f"{run}: an imported run cannot be continued; choose another --job")
-    last = max(launches.attempts, default=-1)
+    last = max((number for number, _ in launches.attempts), default=-1)
     beat = last_beat(run)
-    running = last >= 0 and launches.attempts[last].end_ns is None
+    running = last >= 0 and last not in launches.ends
     if running and beat is not None and now_ns() - beat[1] < 5_000_000_000:
         raise RunError(f"{run}: in use by the launcher with pid {beat[0]}; choose another --job")
     return last + 1
@@ -188,7 +199,7 @@ def _environment(
         "ETT_RUN": str(run),
         "ETT_JOB": job,
         "ETT_ATTEMPT": str(attempt),
-        "ETT_ATTEMPT_BEGAN": f"{began}@{here.clock}",
+        "ETT_ATTEMPT_BEGAN": f"{began}@{here.clock}@0",
     }
 
 

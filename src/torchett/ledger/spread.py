@@ -85,9 +85,7 @@ def _net(rows: Rows) -> Rows:
     hi = np.full(len(names), np.iinfo(np.int64).min)
     np.minimum.at(lo, lane, rows.t0_ns)
     np.maximum.at(hi, lane, rows.t1_ns)
-    lanes = Lanes(
-        lo_ns=lo, start_ns=lo, hi_ns=hi, from_ns=lo, begun=np.zeros(len(names), np.bool_)
-    )
+    lanes = Lanes(lo_ns=lo, start_ns=lo, hi_ns=hi, from_ns=lo, begun=np.zeros(len(names), np.bool_))
     net = sweep(rows, lane, lanes, int(rows.account.max()) + 1).net_ns[rows.is_step] / 1e9
     steps = rows.take(rows.is_step)
     single = steps.count == 1

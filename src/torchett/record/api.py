@@ -86,8 +86,8 @@ def _make(
     worker = multiprocessing.current_process().daemon and rank is None
     if env.get("ETT_DISABLE") == "1" or worker:
         return Silent(), None
-    began = process_start_ns() or now_ns()
     here = anchor()
+    began = _began_ns(env, here.clock)
     who = identify(
         env,
         script=Path(sys.argv[0] if sys.argv and sys.argv[0] else "python").stem or "python",
@@ -118,8 +118,8 @@ def _make(
         },
     )
     recorder = Recorder(writer)
-    launched_ns = _launched_ns(env, here.clock)
-    if launched_ns is not None and not who.restart:
+    launched_ns = _launched_ns(env, here.clock, who.restart)
+    if launched_ns is not None:
         recorder.past_span("launcher_init", launched_ns, began)
     recorder.past_span("imports", began, now_ns())
     atexit.register(_leave, os.getpid())
@@ -145,10 +145,18 @@ def _recorded_above(who: Identity) -> bool:
     return False
 
 
-def _launched_ns(env: "os._Environ[str]", clock: str) -> int | None:
-    """When `ett run` began this attempt, if it shares our monotonic clock."""
-    text, _, theirs = env.get("ETT_ATTEMPT_BEGAN", "").partition("@")
-    return int(text) if text.isdigit() and theirs == clock else None
+def _began_ns(env: "os._Environ[str]", clock: str) -> int:
+    """When this process began its job: at its start, or when a standby was told to go."""
+    text, _, rest = env.get("ETT_BEGAN", "").partition("@")
+    if text.isdigit() and rest == f"{clock}@{os.getpid()}":
+        return int(text)
+    return process_start_ns() or now_ns()
+
+
+def _launched_ns(env: "os._Environ[str]", clock: str, restart: int) -> int | None:
+    """When the launcher began this attempt (and its agent this restart), on our clock."""
+    text, _, rest = env.get("ETT_ATTEMPT_BEGAN", "").partition("@")
+    return int(text) if text.isdigit() and rest == f"{clock}@{restart}" else None
 
 
 def _be_silent() -> None:

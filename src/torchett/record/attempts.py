@@ -5,6 +5,7 @@
                         {"event":"end","attempt":0,"t_ns":…,"outcome":"failed","cause":"SIGKILL"}
     attempts-0.beat     the launcher's last sign of life
 
+Where the elastic agent restarts its workers inside an attempt, its events carry "restart":N.
 Times are monotonic; the anchor of the line above places them (a resubmitted job writes a new one).
 Each node's launcher writes its own file; node 0's says what the attempts were.
 """
@@ -47,18 +48,22 @@ class AttemptLog:
         self.beat()
 
     def append(self, fact: dict[str, Any]) -> None:
-        line = json.dumps({k: v for k, v in fact.items() if v is not None}) + "\n"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        fd = os.open(self._path, flags, 0o644)
-        try:
-            os.write(fd, line.encode())
-        finally:
-            os.close(fd)
+        append_fact(self._path, fact)
 
     def beat(self) -> None:
         """Say that the launcher, and so the attempt, is alive."""
         if self._beat is not None:
             _BEAT.pack_into(self._beat, 0, os.getpid(), now_ns())
+
+
+def append_fact(path: Path, fact: dict[str, Any]) -> None:
+    """Add a line; keys without a value are left out."""
+    line = json.dumps({k: v for k, v in fact.items() if v is not None}) + "\n"
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(fd, line.encode())
+    finally:
+        os.close(fd)
 
 
 def last_beat(run: Path, node: int = 0) -> tuple[int, int] | None:

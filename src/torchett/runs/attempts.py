@@ -21,9 +21,9 @@ def numbered(launches: Launches, flights: Iterable[Flight]) -> dict[Key, int]:
     """A number for every attempt; an imported job keeps its own."""
     keys = {(flight.attempt, flight.restart) for flight in flights}
     if launches.imported:
-        return {(number, 0): number for number in launches.attempts}
-    launched = {attempt for attempt, _ in keys}
-    keys |= {(number, 0) for number in launches.attempts if number not in launched}
+        return {(number, 0): number for number, _ in launches.attempts}
+    known = {attempt for attempt, _ in keys}
+    keys |= {key for key in launches.attempts if key[1] or key[0] not in known}
     return {key: number for number, key in enumerate(sorted(keys))}
 
 
@@ -40,9 +40,11 @@ def attempts_of(
     attempts: list[Attempt] = []
     notes: list[str] = []
     for key, number in sorted(numbers.items(), key=lambda item: item[1]):
-        launch = launches.attempts.get(key[0])
         final = last_restart[key[0]] == key[1]
-        found = _attempt(number, key, launch, final, ranks_of[key], ranks, clocks)
+        end = launches.ends.get(key[0]) if final else None
+        found = _attempt(number, launches.attempts.get(key), end, ranks_of[key], ranks, clocks)
+        if found is not None and not _launched(launches, key[0]):
+            found = _ended_by_itself(found, ranks_of[key], clocks)
         if found is None:
             continue
         fixed, note = _following(attempts[-1] if attempts else None, found)
@@ -51,40 +53,40 @@ def attempts_of(
     return tuple(attempts), notes
 
 
+def _launched(launches: Launches, attempt: int) -> bool:
+    """Whether a launcher watched this attempt."""
+    return attempt in launches.ends or any(number == attempt for number, _ in launches.attempts)
+
+
 def _attempt(
     number: int,
-    key: Key,
     launch: Launch | None,
-    final: bool,
+    end: Launch | None,
     flights: list[Flight],
     ranks: int,
     clocks: Clocks,
 ) -> Attempt | None:
+    """One attempt; None if nobody knows when it began."""
     began = [flight.began_ns + clocks.offset_ns(flight.anchor) for flight in flights]
-    first = key[1] == 0 and launch is not None and launch.start_ns is not None
-    if not first and not began:
-        return None
     wide = max((flight.ranks for flight in flights), default=ranks)
-    attempt = Attempt(number=number, start_ns=min(began) if began else 0, ranks=wide)
-    if launch is not None and launch.start_ns is not None and first:
-        attempt = replace(
-            attempt,
+    if launch is not None and launch.start_ns is not None:
+        attempt = Attempt(
+            number=number,
             start_ns=launch.start_ns,
             submitted_ns=launch.submitted_ns,
             allocated_ns=launch.allocated_ns,
             ranks=launch.ranks or wide,
         )
-    if launch is None:
-        return _ended_by_itself(attempt, flights, clocks)
-    if final and launch.end_ns is not None:
-        attempt = replace(
-            attempt,
-            end_ns=launch.end_ns,
-            outcome=launch.outcome,
-            cause=launch.cause,
-            domain=launch.domain,
-        )
-    return attempt
+    elif began:
+        attempt = Attempt(number=number, start_ns=min(began), ranks=wide)
+    else:
+        return None
+    over = end if launch is None or launch.end_ns is None else launch
+    if over is None:
+        return attempt
+    return replace(
+        attempt, end_ns=over.end_ns, outcome=over.outcome, cause=over.cause, domain=over.domain
+    )
 
 
 def _ended_by_itself(attempt: Attempt, flights: list[Flight], clocks: Clocks) -> Attempt:

@@ -67,7 +67,8 @@ class Launches:
     job: str | None = None
     ranks: int | None = None
     imported: bool = False
-    attempts: dict[int, Launch] = field(default_factory=dict)
+    attempts: dict[tuple[int, int], Launch] = field(default_factory=dict)  # attempt, restart
+    ends: dict[int, Launch] = field(default_factory=dict)  # attempt: how its last restart ended
     now_ns: int | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -127,7 +128,8 @@ def _take_event(fact: dict[str, Any], offset_ns: int, launches: Launches) -> Non
     if fact["event"] == "now":
         launches.now_ns = time("t_ns")
         return
-    launch = launches.attempts.setdefault(int(fact["attempt"]), Launch())
+    number, restart = int(fact["attempt"]), _whole(fact, "restart")
+    launch = launches.attempts.setdefault((number, restart or 0), Launch())
     if fact["event"] == "start":
         launch.start_ns = time("t_ns")
         launch.submitted_ns, launch.allocated_ns = time("submitted_ns"), time("allocated_ns")
@@ -135,6 +137,8 @@ def _take_event(fact: dict[str, Any], offset_ns: int, launches: Launches) -> Non
     elif fact["event"] == "end":
         if fact["outcome"] not in OUTCOMES or fact.get("domain") not in (None, *DOMAINS):
             raise ValueError(fact)
+        if restart is None:
+            launch = launches.ends.setdefault(number, Launch())
         launch.end_ns, launch.outcome = time("t_ns"), fact["outcome"]
         launch.cause, launch.domain = fact.get("cause"), fact.get("domain")
     else:

@@ -1,0 +1,156 @@
+"""A standby: a process that has imported torch and waits to be told which script it is.
+
+    agent    spawns ──────────────── "go": argv, environment, streams ─────────── waits
+    standby     imports torch, dynamo, inductor, … (stops when told) ─► runs the script as __main__
+
+To the script it is an ordinary `python -u script.py`: argv, environment, folder, `__main__`,
+signals and exit status are what they would be.
+"""
+
+import atexit
+import builtins
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import types
+from importlib.machinery import SourceFileLoader
+from typing import Any, NoReturn
+
+from torchett.launch.standbys import PER_RANK, receive
+from torchett.record.clock import anchor, now_ns
+
+# Read by torch when it is imported: a script that sets one of these came too late for a standby.
+_NO_JOB = 70
+_READ_AT_IMPORT = ("TORCH", "PYTORCH", "TRITON", "OMP_", "MKL_", "KMP_", "CUDA_LAUNCH")
+
+
+def main() -> NoReturn:
+    """Warm up, wait for the job, run it, leave with its status."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    for name in sys.argv[2:]:
+        if _told(control):
+            break
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            continue
+    try:
+        job = receive(control)
+    except (OSError, EOFError, ValueError):
+        os._exit(_NO_JOB)  # the agent is gone
+    control.close()
+    _become(job)
+    _leave(_run(job["argv"]))
+
+
+def _told(control: socket.socket) -> bool:
+    return bool(select.select([control], [], [], 0)[0])
+
+
+def _become(job: dict[str, Any]) -> None:
+    """Take on the environment and the streams of the job."""
+    os.environ.clear()
+    os.environ.update(job["env"])
+    os.environ["ETT_BEGAN"] = f"{now_ns()}@{anchor().clock}@{os.getpid()}"
+    os.chdir(job["cwd"])
+    for path, fd in ((job["stdout"], 1), (job["stderr"], 2)):
+        if path:
+            opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            os.dup2(opened, fd)
+            os.close(opened)
+    putenv = os.putenv
+
+    def watched(key: Any, value: Any) -> None:
+        name = os.fsdecode(key)
+        if name.startswith(_READ_AT_IMPORT) and name not in PER_RANK:
+            print(
+                f"torchett: the script sets {name}, which torch reads when it is imported: in a"
+                " standby that was earlier. If it matters, use ett run --no-standby",
+                file=sys.stderr,
+            )
+            os.putenv = putenv
+        putenv(key, value)
+
+    os.putenv = watched
+
+
+def _run(argv: list[str]) -> int:
+    """Run `script args…` or `-m module args…` as __main__; the exit code."""
+    as_module = argv[0] == "-m"
+    target, sys.argv = argv[int(as_module)], argv[int(as_module) :]
+    fresh = types.ModuleType("__main__")
+    fresh.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = fresh
+    try:
+        if as_module:
+            import runpy
+
+            sys.path[0] = os.getcwd()
+            runpy._run_module_as_main(target)  # type: ignore[attr-defined]
+        else:
+            sys.path[0] = os.path.dirname(os.path.realpath(target))
+            loader = SourceFileLoader("__main__", target)
+            fresh.__dict__.update(__file__=target, __loader__=loader, __cached__=None)
+            if os.path.isdir(target):  # a folder with a __main__.py
+                import runpy
+
+                runpy.run_path(target, run_name="__main__")
+                return 0
+            with open(target, "rb") as file:
+                code = compile(file.read(), target, "exec")
+            exec(code, fresh.__dict__)
+    except SystemExit as leave:
+        return _exit_code(leave)
+    except BaseException as error:
+        return _fail(error)
+    return 0
+
+
+def _exit_code(leave: SystemExit) -> int:
+    if leave.code is None or isinstance(leave.code, int):
+        return int(leave.code or 0) & 0xFF
+    print(leave.code, file=sys.stderr)
+    return 1
+
+
+def _fail(error: BaseException) -> int:
+    """Report an exception as the interpreter would, without this module's frames."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    error = error.with_traceback(trace)
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+    sys.excepthook(type(error), error, trace)
+    return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+
+
+def _leave(code: int) -> NoReturn:
+    """Do what the interpreter does at its end that others can see, and no more.
+
+    Threads are joined, exit handlers run and streams are flushed; modules are not torn down.
+    """
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = code or 1
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            code = code or 120  # as the interpreter does when a stream cannot be flushed
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    if os.environ.get("ETT_FAST_EXIT") == "0":
+        sys.exit(code)
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

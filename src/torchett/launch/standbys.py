@@ -1,0 +1,168 @@
+"""The standbys of one agent: spawned ahead of need, handed a rank when one is started.
+
+start     ▒▒▒▒ standbys 0, 1 import ─ go ─► ranks 0, 1 ─────────── ✗
+later            (the ranks are under way) ▒▒▒▒ standbys 2, 3 ───── go ─► ranks 0, 1
+"""
+
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# What differs from rank to rank and from attempt to attempt: a standby learns it at "go".
+PER_RANK = frozenset(
+    (
+        *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
+        *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
+        *("MASTER_ADDR", "MASTER_PORT", "TORCH_NCCL_ASYNC_ERROR_HANDLING"),
+        *("ETT_ATTEMPT", "ETT_ATTEMPT_BEGAN", "ETT_RECORDER", "ETT_BEGAN"),
+    )
+)
+PRELOAD = (
+    "torch",
+    "torch.distributed",
+    "torch.utils.data",
+    "torch._dynamo",
+    "torch.distributed.checkpoint",
+    "torch.distributed.checkpoint.state_dict",
+    "torch._inductor.compile_fx",
+    "torch._inductor.codecache",
+    "torch._inductor.graph",
+    "torch._inductor.scheduler",
+    "torch._functorch.aot_autograd",
+    "torch._inductor.fx_passes.post_grad",
+    "torchett.launch.rehearsal",
+)
+_LENGTH = struct.Struct("<I")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def send(control: socket.socket, message: Mapping[str, Any]) -> None:
+    data = json.dumps(message).encode()
+    control.sendall(_LENGTH.pack(len(data)) + data)
+
+
+def receive(control: socket.socket) -> dict[str, Any]:
+    """The next message; EOFError if the other side is gone."""
+    (length,) = _LENGTH.unpack(_exactly(control, _LENGTH.size))
+    message: dict[str, Any] = json.loads(_exactly(control, length))
+    return message
+
+
+def _exactly(control: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = control.recv(size - len(data))
+        if not more:
+            raise EOFError
+        data += more
+    return data
+
+
+@dataclass(slots=True)
+class _Standby:
+    process: "subprocess.Popen[bytes]"
+    control: socket.socket
+
+
+class Standbys:
+    """Keeps `size` standbys; uses the standard library only, so that it can begin at once."""
+
+    def __init__(self, size: int, env: Mapping[str, str], preload: Sequence[str] = PRELOAD) -> None:
+        self._size, self._preload = size, tuple(preload)
+        self._env = _common(env)
+        self._waiting: list[_Standby] = []
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+        self._closed = False
+
+    def fill(self, nice: int = 0) -> None:
+        """Spawn what is missing."""
+        with self._lock:
+            self._waiting = [s for s in self._waiting if s.process.poll() is None]
+            while not self._closed and len(self._waiting) < self._size:
+                self._waiting.append(self._spawn(nice))
+
+    def fill_later(self, delay_s: float) -> None:
+        """Spawn what is missing after a while, out of the way of ranks that are starting up."""
+        if self._timer is not None:
+            self._timer.cancel()
+        nice = 10 if os.geteuid() == 0 else 0  # only root can undo it when the standby is needed
+        self._timer = threading.Timer(delay_s, self.fill, kwargs={"nice": nice})
+        self._timer.daemon = True
+        self._timer.start()
+
+    def take(
+        self, argv: Sequence[str], env: Mapping[str, str], stdout: str | None, stderr: str | None
+    ) -> "subprocess.Popen[bytes] | None":
+        """A standby that now runs `python argv…` with this environment; None if there is none."""
+        if _common(env) != self._env:
+            return None  # torch may have read the difference when it was imported
+        job: dict[str, Any] = {"argv": list(argv), "env": dict(env), "cwd": os.getcwd()}
+        job |= {"stdout": stdout, "stderr": stderr}
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    return None
+                standby = self._waiting.pop(0)
+            try:
+                if standby.process.poll() is None:
+                    send(standby.control, job)
+                    standby.control.close()
+                    if os.geteuid() == 0:
+                        os.setpriority(os.PRIO_PROCESS, standby.process.pid, 0)
+                    return standby.process
+            except OSError:
+                pass  # it died while it waited: the next one
+            standby.process.kill()
+
+    def memory_bytes(self) -> int:
+        """What the waiting standbys hold in memory."""
+        total = 0
+        for standby in self._waiting:
+            try:
+                with open(f"/proc/{standby.process.pid}/statm", encoding="ascii") as file:
+                    total += int(file.read().split()[1]) * _PAGE
+            except (OSError, ValueError, IndexError):
+                continue
+        return total
+
+    def close(self) -> None:
+        """End the standbys that nobody needed."""
+        with self._lock:
+            self._closed = True
+            if self._timer is not None:
+                self._timer.cancel()
+            for standby in self._waiting:
+                standby.process.kill()
+            for standby in self._waiting:
+                standby.process.wait()
+            self._waiting = []
+
+    def _spawn(self, nice: int) -> _Standby:
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-u", "-m", "torchett.launch.standby", str(theirs.fileno())]
+        process = subprocess.Popen(
+            [*command, *self._preload],
+            env=self._env,
+            pass_fds=(theirs.fileno(),),
+            start_new_session=True,
+            preexec_fn=(lambda: os.nice(nice)) if nice else None,
+        )
+        theirs.close()
+        return _Standby(process, ours)
+
+
+def _common(env: Mapping[str, str]) -> dict[str, str]:
+    """The part of an environment that all ranks of all attempts share."""
+    return {
+        key: value
+        for key, value in env.items()
+        if key not in PER_RANK and not key.startswith("TORCHELASTIC_")
+    }
