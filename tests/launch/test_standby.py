@@ -1,0 +1,169 @@
+"""A script in a standby cannot tell that it is not in an interpreter of its own."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from torchett.launch.standbys import Standbys
+
+SCRIPTS = {
+    "facts": """
+        import json, os, sys
+        here = dict(argv=sys.argv, name=__name__, file=__file__, cwd=os.getcwd(), doc=__doc__)
+        here |= dict(path0=sys.path[0], spec=__spec__ is None, rank=os.environ["RANK"])
+        here |= dict(main=vars(sys.modules["__main__"]) is globals(), tty=sys.stdin.isatty())
+        here |= dict(other=os.environ["OTHER"], hidden="ETT_ATTEMPT" in os.environ)
+        print(json.dumps(here))
+    """,
+    "argparse": """
+        import argparse
+        parser = argparse.ArgumentParser(); parser.add_argument("--lr", type=float)
+        parser.add_argument("rest", nargs="*"); parser.parse_args(["--lr", "oops"])
+    """,
+    "exit_3": "import sys; print('leaving'); sys.exit(3)",
+    "exit_text": "import sys; sys.exit('no such luck')",
+    "exit_256": "import sys; sys.exit(256)",
+    "raises": "def f():\n    raise ValueError('broken')\nprint('before')\nf()\n",
+    "syntax_error": "print('never'\n",
+    "interrupted": "raise KeyboardInterrupt",
+    "killed": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+    "terminated": "import os, signal, time; os.kill(os.getpid(), signal.SIGTERM); time.sleep(9)",
+    "atexit": "import atexit; atexit.register(print, 'last words'); print('first words')",
+    "thread": """
+        import threading, time
+        threading.Thread(target=lambda: (time.sleep(0.2), print('from the thread'))).start()
+        print('main is done')
+    """,
+    "stdin": "import sys; print(sys.stdin.read().upper())",
+    "forks": """
+        import os
+        pid = os.fork()
+        if pid == 0:
+            print('child', flush=True); os._exit(5)
+        print('parent saw', os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    """,
+    "spawns": """
+        import multiprocessing as mp
+        def work(q):
+            q.put(__name__)
+        if __name__ == '__main__':
+            context = mp.get_context('spawn'); q = context.Queue()
+            p = context.Process(target=work, args=(q,)); p.start(); print(q.get()); p.join()
+    """,
+    "pickles": """
+        import pickle
+        class Thing:
+            pass
+        print(type(pickle.loads(pickle.dumps(Thing()))) is Thing)
+    """,
+    "unflushed": "import sys; sys.stdout.write('no newline'); sys.stderr.write('nor here')",
+}
+
+
+def dedented(text: str) -> str:
+    import textwrap
+
+    return textwrap.dedent(text).lstrip("\n")
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"RANK": "3", "OTHER": "yes"}
+
+
+def in_standby(argv: list[str], folder: Path, stdin: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a standby that was told to run argv."""
+    out, err = folder / "standby.out", folder / "standby.err"
+    code = (
+        "import sys, os\n"
+        "from torchett.launch.standbys import Standbys\n"
+        "standbys = Standbys(1, os.environ, preload=())\n"
+        "standbys.fill()\n"
+        f"process = standbys.take({argv!r}, os.environ, {str(out)!r}, {str(err)!r})\n"
+        "print(process.wait())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment(), cwd=folder, input=stdin, capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout), out.read_text(), err.read_text()
+
+
+def in_python(argv: list[str], folder: Path, stdin: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-u", *argv],
+        env=environment(), cwd=folder, input=stdin, capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_it_behaves_as_under_python(name: str, tmp_path: Path) -> None:
+    script = tmp_path / f"{name}.py"
+    script.write_text(dedented(SCRIPTS[name]))
+    argv = [str(script), "--flag", "a b", ""]
+    assert in_standby(argv, tmp_path, "hello") == in_python(argv, tmp_path, "hello")
+
+
+@pytest.mark.parametrize("name", ["facts_of_module", "exit_3", "raises"])
+def test_a_module_behaves_as_under_python_dash_m(name: str, tmp_path: Path) -> None:
+    text = "import sys\nprint(sys.argv, __name__, __spec__.name, sys.path[0])\n"
+    (tmp_path / f"{name}.py").write_text(dedented(SCRIPTS.get(name, text)))
+    argv = ["-m", name, "x"]
+    code, out, err = in_standby(argv, tmp_path, "")
+    plain_code, plain_out, plain_err = in_python(argv, tmp_path, "")
+    assert (code, out) == (plain_code, plain_out)
+    assert err.splitlines()[-1:] == plain_err.splitlines()[-1:]
+
+
+def test_a_standby_whose_agent_is_gone_leaves(tmp_path: Path) -> None:
+    code = (
+        "import os, time\nfrom torchett.launch.standbys import Standbys\n"
+        "standbys = Standbys(2, os.environ, preload=())\nstandbys.fill()\n"
+        "print(*(s.process.pid for s in standbys._waiting), flush=True)\nos.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    pids = [int(word) for word in done.stdout.split()]
+    assert len(pids) == 2
+    deadline = time.monotonic() + 10
+    while any(running(pid) for pid in pids):
+        assert time.monotonic() < deadline, "a standby outlived its agent"
+        time.sleep(0.05)
+
+
+def running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def test_an_environment_that_torch_might_have_read_gets_no_standby() -> None:
+    standbys = Standbys(1, os.environ, preload=())
+    standbys.fill()
+    try:
+        assert standbys.take(["x.py"], os.environ | {"OMP_NUM_THREADS": "7"}, None, None) is None
+        assert standbys.memory_bytes() > 0
+    finally:
+        standbys.close()
+
+
+def test_a_standby_that_died_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text("import sys; sys.exit(4)")
+    standbys = Standbys(2, os.environ, preload=())
+    standbys.fill()
+    try:
+        first = standbys._waiting[0].process
+        first.kill()
+        first.wait()
+        taken = standbys.take([str(tmp_path / "x.py")], os.environ, None, None)
+        assert taken is not None
+        assert taken.wait(timeout=20) == 4
+        assert standbys.take([str(tmp_path / "x.py")], os.environ, None, None) is None
+    finally:
+        standbys.close()
