@@ -59,6 +59,12 @@ def main() -> None:
     help="Hand torchrun's ranks to processes that have imported torch already.",
 )
 @click.option(
+    "--hang-timeout",
+    default=10.0,
+    show_default=True,
+    help="Seconds without any sign of life after which a rank is ended; 0 for never.",
+)
+@click.option(
     "--progress", default=30.0, show_default=True, help="Seconds between lines; 0 for none."
 )
 @click.option("--node", type=click.IntRange(0), help="This node's number, 0 is the head.")
@@ -71,6 +77,7 @@ def run(
     max_restarts: int,
     as_is: bool,
     standby: bool,
+    hang_timeout: float,
     progress: float,
     node: int | None,
     nodes: int | None,
@@ -87,6 +94,7 @@ def run(
         max_restarts=max_restarts,
         as_is=as_is,
         standby=standby,
+        hang_timeout_s=hang_timeout,
         progress_s=progress,
         node=node,
         nodes=nodes,

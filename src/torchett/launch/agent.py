@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from torchett.launch.standbys import Standbys
+from torchett.launch.watch import Watch, look
 from torchett.record.attempts import append_fact, attempts_path
 from torchett.record.clock import anchor, now_ns
+from torchett.record.layout import attempt_folder
 
 _REFILL_S = 2.0
+_LOOK_NS = 500_000_000
 
 
 def main(argv: Sequence[str]) -> None:
@@ -71,6 +74,7 @@ def _torchrun(argv: list[str], standbys: Standbys) -> None:
         return started
 
     def monitor_workers(self: Any, group: Any) -> Any:
+        journal.end_hung_ranks(self._pcontext.pids() if self._pcontext else {})
         result = monitor(self, group)
         if result.failures:
             first = min(result.failures.values(), key=lambda failure: failure.timestamp)
@@ -90,12 +94,17 @@ def _torchrun(argv: list[str], standbys: Standbys) -> None:
 
 
 class _Journal:
-    """Writes down the agent's restarts, if this agent is that of node 0."""
+    """Watches the ranks and writes down restarts (the latter if this agent is node 0's)."""
 
     def __init__(self) -> None:
         run = os.environ.get("ETT_RUN")
         node = int(os.environ.get("ETT_NODE", "0"))
-        self._path = attempts_path(Path(run)) if run and node == 0 else None
+        self._run = Path(run or ".")
+        self._path = attempts_path(self._run) if run and node == 0 else None
+        timeout_s = float(os.environ.get("ETT_HANG_TIMEOUT", "0"))
+        self._watch = Watch(timeout_s) if timeout_s > 0 else None
+        self._looked_ns = 0
+        self._hung = False
         self._attempt = int(os.environ.get("ETT_ATTEMPT", "0"))
         self._clock = anchor().clock
         self._began = os.environ.get("ETT_ATTEMPT_BEGAN", "")
@@ -106,9 +115,27 @@ class _Journal:
     def environment(self) -> dict[str, str]:
         return {"ETT_ATTEMPT_BEGAN": self._began}
 
+    def end_hung_ranks(self, pids: dict[int, int]) -> None:
+        """Kill ranks that show no life: the agent then does as for any rank that died."""
+        now = now_ns()
+        if self._watch is None or now - self._looked_ns < _LOOK_NS or not pids:
+            return
+        self._looked_ns = now
+        folder = attempt_folder(self._run, self._attempt, self._restarts)
+        for pid in self._watch.hung(look(pids, folder), now):
+            local_rank = next(rank for rank, known in pids.items() if known == pid)
+            print(
+                f"ett: local rank {local_rank} (pid {pid}) shows no sign of life: ended",
+                file=sys.stderr,
+                flush=True,
+            )
+            self._hung = True
+            os.kill(pid, signal.SIGKILL)
+
     def failed(self, cause: str) -> None:
         """A rank has failed, and its peers are stopped."""
-        self._cause, self._ended_ns = cause, now_ns()
+        self._cause = "hang" if self._hung else cause
+        self._hung, self._ended_ns = False, now_ns()
 
     def over(self, restarts: int) -> None:
         """The workers are stopped, and `restarts` (counting this one) have been used."""

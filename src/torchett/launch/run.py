@@ -36,6 +36,7 @@ class Options:
     max_restarts: int = 0
     as_is: bool = False
     standby: bool = True
+    hang_timeout_s: float = 10.0
     progress_s: float = 30.0
     node: int | None = None
     nodes: int | None = None
@@ -72,7 +73,11 @@ def run_job(options: Options, env: Mapping[str, str]) -> Ended:
             fresh = attempt == first
             log.append(_start_fact(attempt, began, place if fresh else Placement(), here))
             environment = _environment(env, run, job, attempt, began, here)
-            environment |= {"ETT_STANDBY": str(int(options.standby)), "ETT_NODE": str(place.node)}
+            environment |= {
+                "ETT_STANDBY": str(int(options.standby)),
+                "ETT_NODE": str(place.node),
+                "ETT_HANG_TIMEOUT": str(options.hang_timeout_s),
+            }
             ended = supervisor.run(command, environment)
             end_ns = now_ns()
             outcome, cause, domain = _judge(ended)

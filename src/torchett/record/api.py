@@ -5,8 +5,9 @@ import logging
 import multiprocessing
 import os
 import sys
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -122,6 +123,7 @@ def _make(
     if launched_ns is not None:
         recorder.past_span("launcher_init", launched_ns, began)
     recorder.past_span("imports", began, now_ns())
+    threading.Thread(target=_beat, args=(writer.beat,), name="ett-beat", daemon=True).start()
     atexit.register(_leave, os.getpid())
     os.register_at_fork(after_in_child=_be_silent)
     return recorder, who.run
@@ -157,6 +159,13 @@ def _launched_ns(env: "os._Environ[str]", clock: str, restart: int) -> int | Non
     """When the launcher began this attempt (and its agent this restart), on our clock."""
     text, _, rest = env.get("ETT_ATTEMPT_BEGAN", "").partition("@")
     return int(text) if text.isdigit() and rest == f"{clock}@{restart}" else None
+
+
+def _beat(beat: Callable[[], None]) -> None:
+    """Beat once a second for as long as the process lives."""
+    while True:
+        beat()
+        time.sleep(1.0)
 
 
 def _be_silent() -> None:

@@ -13,9 +13,10 @@ from typing import Any
 
 from torchett.model.accounts import NAMES
 from torchett.record import fold
-from torchett.record.clock import Anchor
+from torchett.record.clock import Anchor, now_ns
 from torchett.record.layout import (
     BACKGROUND,
+    BEAT_AT,
     BLOCK,
     BLOCK_MAGIC,
     DROPPED_AT,
@@ -93,6 +94,10 @@ class FlightWriter:
         if slot >= 0:
             OPEN.pack_into(self.ring, OPEN_AT + slot * OPEN.size, 0, 0, 0)
             self._free.append(slot)
+
+    def beat(self) -> None:
+        """A sign of life, for whoever watches from outside."""
+        self.ring[BEAT_AT : BEAT_AT + 8] = now_ns().to_bytes(8, "little")
 
     # The log ---------------------------------------------------------------------------------
 

@@ -1,0 +1,84 @@
+"""Ranks that live but do nothing: noticed by their heartbeat, not by a collective's time-out.
+
+A recorder beats once a second from a thread of its own. A rank hangs when
+
+    stopped           its process is stopped (SIGSTOP, a debugger), or
+    still             it neither beats nor uses any CPU: all its threads wait, its interpreter too
+
+for the whole time-out. A rank that is only slow (a long compile, a pickle that keeps the
+interpreter busy, waiting for data) beats or uses CPU, and is left alone.
+"""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchett.record.layout import BEAT_AT, BLOCK_MAGIC
+
+_HEAD = struct.Struct(f"<8s8xq{BEAT_AT - 24}xq")  # magic, pid, beat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """What can be seen of a process: its state, CPU time used, last heartbeat (0: it has none)."""
+
+    state: str
+    cpu_ticks: int
+    beat_ns: int
+
+
+class Watch:
+    """Remembers since when each process has shown no life."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_ns = int(timeout_s * 1e9)
+        self._last: dict[int, tuple[Life, int]] = {}  # pid → what was seen, since when unchanged
+
+    def hung(self, lives: Mapping[int, Life], now_ns: int) -> list[int]:
+        """The processes that have shown no life for the whole time-out."""
+        found = []
+        for pid, life in lives.items():
+            before = self._last.get(pid)
+            if before is None or _lives(before[0], life):
+                self._last[pid] = life, now_ns
+            elif now_ns - before[1] >= self._timeout_ns:
+                found.append(pid)
+        self._last = {pid: seen for pid, seen in self._last.items() if pid in lives}
+        return found
+
+
+def _lives(before: Life, now: Life) -> bool:
+    """Whether there was a sign of life in between; a process that never beat needs none."""
+    if now.state in "Tt":
+        return before.state not in "Tt"
+    return not now.beat_ns or now.beat_ns != before.beat_ns or now.cpu_ticks != before.cpu_ticks
+
+
+def look(pids: Mapping[int, int], folder: Path) -> dict[int, Life]:
+    """The life of each process; `folder` holds their flight records."""
+    beats = _beats(folder)
+    lives = {}
+    for pid in pids.values():
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            continue  # it is over: the agent sees that
+        fields = stat.rpartition(")")[2].split()
+        ticks = int(fields[11]) + int(fields[12])
+        lives[pid] = Life(state=fields[0], cpu_ticks=ticks, beat_ns=beats.get(pid, 0))
+    return lives
+
+
+def _beats(folder: Path) -> dict[int, int]:
+    """The last heartbeat of every rank that keeps a record here, by its pid."""
+    beats = {}
+    for path in folder.glob("rank-*.live"):
+        try:
+            with path.open("rb") as file:
+                magic, pid, beat = _HEAD.unpack(file.read(_HEAD.size))
+        except (OSError, struct.error):
+            continue
+        if magic == BLOCK_MAGIC:
+            beats[pid] = beat
+    return beats
