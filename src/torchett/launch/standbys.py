@@ -37,8 +37,8 @@ PRELOAD = (
     "torch._inductor.scheduler",
     "torch._functorch.aot_autograd",
     "torch._inductor.fx_passes.post_grad",
-    "torchett.launch.rehearsal",
 )
+REHEARSAL = "torchett.launch.rehearsal"  # for standbys that nobody waits for yet
 _LENGTH = struct.Struct("<I")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -82,19 +82,18 @@ class Standbys:
         self._timer: threading.Timer | None = None
         self._closed = False
 
-    def fill(self, nice: int = 0) -> None:
-        """Spawn what is missing."""
+    def fill(self, spare: bool = False) -> None:
+        """Spawn what is missing; spare ones keep out of the way and have time to rehearse."""
         with self._lock:
             self._waiting = [s for s in self._waiting if s.process.poll() is None]
             while not self._closed and len(self._waiting) < self._size:
-                self._waiting.append(self._spawn(nice))
+                self._waiting.append(self._spawn(spare))
 
     def fill_later(self, delay_s: float) -> None:
         """Spawn what is missing after a while, out of the way of ranks that are starting up."""
         if self._timer is not None:
             self._timer.cancel()
-        nice = 10 if os.geteuid() == 0 else 0  # only root can undo it when the standby is needed
-        self._timer = threading.Timer(delay_s, self.fill, kwargs={"nice": nice})
+        self._timer = threading.Timer(delay_s, self.fill, kwargs={"spare": True})
         self._timer.daemon = True
         self._timer.start()
 
@@ -145,16 +144,15 @@ class Standbys:
                 standby.process.wait()
             self._waiting = []
 
-    def _spawn(self, nice: int) -> _Standby:
+    def _spawn(self, spare: bool) -> _Standby:
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-u", "-m", "torchett.launch.standby", str(theirs.fileno())]
+        command += [*self._preload, REHEARSAL] if spare and self._preload else self._preload
         process = subprocess.Popen(
-            [*command, *self._preload],
-            env=self._env,
-            pass_fds=(theirs.fileno(),),
-            start_new_session=True,
-            preexec_fn=(lambda: os.nice(nice)) if nice else None,
+            command, env=self._env, pass_fds=(theirs.fileno(),), start_new_session=True
         )
+        if spare and os.geteuid() == 0:  # only root can undo it when the standby is needed
+            os.setpriority(os.PRIO_PROCESS, process.pid, 10)
         theirs.close()
         return _Standby(process, ours)
 

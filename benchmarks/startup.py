@@ -1,0 +1,139 @@
+"""Time to Start and Time to Recover of an unmodified script: torchrun against `ett run`.
+
+    ./dev bench startup [--workload gpt|dlrm] [--kills 20] [--ranks 2] [--preset tiny]
+
+Both sides run the same stock script (examples/*/train.py) with the same torchrun options, each
+with a compile cache of its own that is empty at first. The clock is outside: the command's start,
+and the moments at which the script's lines arrive.
+
+    command ────── "step 0" ── … ── "step k−1" ✗ kill ─────── "step k′" ── … ── last ── exit
+    ├ Time to Start ┤                        ├ Time to Recover ┤                   ├ exit ┤
+"""
+
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from _table import Column, Report, Row, Sheet, bar, options
+
+ROOT = Path(__file__).resolve().parents[1]
+STEP = re.compile(r"step (\d+) loss")
+BETWEEN = 600  # steps from one kill to the next: failures that come minutes apart, scaled down
+
+
+@dataclass(slots=True)
+class Job:
+    """What was seen of one job."""
+
+    start_s: float = 0.0
+    recover_s: list[float] = field(default_factory=list)
+    exit_s: float = 0.0
+    code: int = 0
+    output: list[str] = field(default_factory=list)
+
+
+def watch(command: Sequence[str], env: dict[str, str]) -> Job:
+    """Run a job and time its lines."""
+    job = Job()
+    began = last = time.monotonic()
+    expected = 0
+    with subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as running:
+        assert running.stdout is not None
+        for line in running.stdout:
+            now = time.monotonic()
+            job.output.append(line)
+            found = STEP.match(line)
+            if found is None:
+                continue
+            step = int(found[1])
+            if expected == 0:
+                job.start_s = now - began
+            elif step < expected:  # it resumed from a checkpoint
+                job.recover_s.append(now - last)
+            expected, last = step + 1, now
+        job.code = running.wait()
+    job.exit_s = time.monotonic() - last
+    return job
+
+
+def train(side: str, workload: str, ranks: int, preset: str, kills: int, cache: Path) -> Job:
+    """One job of `kills` kills on one side."""
+    steps = BETWEEN * (kills + 1)
+    with tempfile.TemporaryDirectory() as folder:
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        torchrun += ["--nproc-per-node", str(ranks), "--max-restarts", str(kills)]
+        script = [str(ROOT / "examples" / workload / "train.py"), "--preset", preset]
+        script += ["--steps", str(steps), "--save-every", "20", "--log-every", "1"]
+        script += ["--checkpoint-dir", f"{folder}/checkpoints"]
+        for kill in range(kills):
+            script += ["--kill-at", f"{kill % ranks}:{BETWEEN * (kill + 1)}"]
+        ours = [sys.executable, "-m", "torchett.cli.main", "run", "--progress", "0", "--"]
+        env = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(cache), "ETT_RUNS": f"{folder}/runs"}
+        return watch([*(ours if side == "ett run" else []), *torchrun, *script], env)
+
+
+def measure(side: str, args: "object", caches: Path) -> Row:
+    """Cold start, warm start, recoveries and exit of one side."""
+    workload, ranks, preset, kills = (
+        getattr(args, name) for name in ("workload", "ranks", "preset", "kills")
+    )
+    cache = caches / side.replace(" ", "-")
+    cold = train(side, workload, ranks, preset, 0, cache)
+    warm = train(side, workload, ranks, preset, kills, cache)
+    for job in (cold, warm):
+        if job.code:
+            raise SystemExit(f"{side} ended with {job.code}:\n{''.join(job.output[-30:])}")
+    return {
+        "side": side,
+        "cold_start_s": cold.start_s,
+        "warm_start_s": warm.start_s,
+        "recover_s": statistics.median(warm.recover_s) if warm.recover_s else None,
+        "worst_s": max(warm.recover_s, default=None),
+        "recoveries": len(warm.recover_s),
+        "exit_s": statistics.median([cold.exit_s, warm.exit_s]),
+        "all_recover_s": warm.recover_s,
+    }
+
+
+def main() -> None:
+    parser = options(__doc__ or "")
+    parser.add_argument("--workload", choices=("gpt", "dlrm"), default="gpt")
+    parser.add_argument("--preset", default="tiny")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--kills", type=int, default=20)
+    args = parser.parse_args()
+    if args.quick:
+        args.kills = 3
+    with tempfile.TemporaryDirectory() as caches:
+        stock, ours = (measure(side, args, Path(caches)) for side in ("torchrun", "ett run"))
+    ratio: Row = {"side": "ratio"}
+    keys = ("cold_start_s", "warm_start_s", "recover_s", "worst_s", "exit_s")
+    for key in keys:
+        if stock[key] and ours[key]:
+            ratio[key] = stock[key] / ours[key]
+    titles = ("start, cold cache", "start, warm cache", "recover, median", "worst", "exit")
+    columns = [Column("side", "")]
+    columns += [Column(k, t, "{:.2f}".format) for k, t in zip(keys, titles, strict=True)]
+    columns += [Column("recoveries", "recoveries", str)]
+    job = f"{args.workload} {args.preset}, {args.ranks} ranks, stock train.py"
+    report = Report("startup", facts={"job": job})
+    report.sheets = [Sheet("seconds (wall)", columns, [stock, ours, ratio])]
+    won = ratio.get("recover_s")
+    report.bars = [
+        bar("Time to Recover, shorter by", "≥ 4×", won, won is not None and won >= 4, "×"),
+        bar("exit", "≤ 0.5 s", ours["exit_s"], ours["exit_s"] <= 0.5, "s"),
+    ]
+    report.show(args.json)
+
+
+if __name__ == "__main__":
+    main()
