@@ -1,6 +1,6 @@
 """Time to Start and Time to Recover of an unmodified script: torchrun against `ett run`.
 
-    ./dev bench startup [--workload gpt|dlrm] [--kills 20] [--ranks 2] [--preset tiny]
+    ./dev bench startup [--workload gpt|dlrm] [--preset tiny] [--ranks 2] [--kills 20]
 
 Both sides run the same stock script (examples/*/train.py) with the same torchrun options, each
 with a compile cache of its own that is empty at first. The clock is outside: the command's start,
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,6 @@ from _table import Column, Report, Row, Sheet, bar, options
 
 ROOT = Path(__file__).resolve().parents[1]
 STEP = re.compile(r"step (\d+) loss")
-BETWEEN = 600  # steps from one kill to the next: failures that come minutes apart, scaled down
 
 
 @dataclass(slots=True)
@@ -65,31 +65,34 @@ def watch(command: Sequence[str], env: dict[str, str]) -> Job:
     return job
 
 
-def train(side: str, workload: str, ranks: int, preset: str, kills: int, cache: Path) -> Job:
+def train(side: str, args: Namespace, kills: int, cache: Path) -> Job:
     """One job of `kills` kills on one side."""
-    steps = BETWEEN * (kills + 1)
+    steps = args.between * (kills + 1)
     with tempfile.TemporaryDirectory() as folder:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        torchrun += ["--nproc-per-node", str(ranks), "--max-restarts", str(kills)]
-        script = [str(ROOT / "examples" / workload / "train.py"), "--preset", preset]
-        script += ["--steps", str(steps), "--save-every", "20", "--log-every", "1"]
+        torchrun += ["--nproc-per-node", str(args.ranks), "--max-restarts", str(kills)]
+        script = [str(ROOT / "examples" / args.workload / "train.py"), "--preset", args.preset]
+        script += ["--steps", str(steps), "--save-every", str(args.between // 3)]
+        script += ["--log-every", "1"]
         script += ["--checkpoint-dir", f"{folder}/checkpoints"]
         for kill in range(kills):
-            script += ["--kill-at", f"{kill % ranks}:{BETWEEN * (kill + 1)}"]
+            # Not just after a checkpoint: something must be lost, or no resume is seen.
+            at = args.between * (kill + 1) + args.between // 6
+            script += ["--kill-at", f"{kill % args.ranks}:{at}"]
         ours = [sys.executable, "-m", "torchett.cli.main", "run", "--progress", "0", "--"]
         env = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(cache), "ETT_RUNS": f"{folder}/runs"}
         return watch([*(ours if side == "ett run" else []), *torchrun, *script], env)
 
 
-def measure(side: str, args: "object", caches: Path) -> Row:
+def measure(side: str, args: Namespace, caches: Path) -> Row:
     """Cold start, warm start, recoveries and exit of one side."""
-    workload, ranks, preset, kills = (
-        getattr(args, name) for name in ("workload", "ranks", "preset", "kills")
-    )
     cache = caches / side.replace(" ", "-")
-    cold = train(side, workload, ranks, preset, 0, cache)
-    warm = train(side, workload, ranks, preset, kills, cache)
+    cold = train(side, args, 0, cache)
+    warm = train(side, args, args.kills, cache)
     for job in (cold, warm):
+        times = ", ".join(f"{t:.2f}" for t in job.recover_s)
+        said = f"{side}: start {job.start_s:.2f} s, recover [{times}] s, exit {job.exit_s:.2f} s"
+        print(said, file=sys.stderr, flush=True)
         if job.code:
             raise SystemExit(f"{side} ended with {job.code}:\n{''.join(job.output[-30:])}")
     return {
@@ -110,6 +113,8 @@ def main() -> None:
     parser.add_argument("--preset", default="tiny")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--kills", type=int, default=20)
+    # Failures come hours apart; here far enough that a standby is ready again.
+    parser.add_argument("--between", type=int, default=600, help="steps from kill to kill")
     args = parser.parse_args()
     if args.quick:
         args.kills = 3
