@@ -267,8 +267,8 @@ class Books:
         outcome.limit = limit
         outcome.unsaved_ns, outcome.estimated_ns = above(parts, limit)
         outcome.losses = ()
-        highest = max((part.highest for part in parts), default=-1)
-        ceiling = highest + 1
+        lowest = min((part.lowest for part in parts), default=0)
+        ceiling = max((part.highest for part in parts), default=-1) + 1
         for later in range(position + 1, len(outcomes) + 1):
             if ceiling <= limit:
                 return
@@ -282,7 +282,7 @@ class Books:
                 Loss(
                     attempt=numbers[position],
                     resumed=None if at_end else numbers[later],
-                    first_step=floor,
+                    first_step=max(floor, lowest),
                     last_step=ceiling - 1,
                     net_ns=lost,
                 ),

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from torchett.record.clock import anchor, now_ns, process_start_ns
+from torchett.record.clock import anchor, now_ns, process_start_ns, process_start_ticks
 from torchett.record.identity import Identity, identify
 from torchett.record.recorder import Recorder, Silent
 
@@ -21,6 +21,7 @@ log = logging.getLogger("torchett")
 
 _recorder: Recorder | Silent | None = None
 _run: Path | None = None
+_early: list[tuple[str, int, int, bool]] = []
 
 
 def init(
@@ -63,6 +64,14 @@ def checkpoint_durable(step: int) -> None:
     (_recorder or _open()).checkpoint_durable(step)
 
 
+def past_span(account: str, t0_ns: int, t1_ns: int, *, background: bool = False) -> None:
+    """Record a span that is over; one from before the record is open waits for it."""
+    if _recorder is not None:
+        _recorder.past_span(account, t0_ns, t1_ns, background)
+    elif len(_early) < 100:
+        _early.append((account, t0_ns, t1_ns, background))
+
+
 def _open(
     job: str | None = None, rank: int | None = None, ranks: int | None = None
 ) -> Recorder | Silent:
@@ -74,6 +83,9 @@ def _open(
     except Exception as error:  # whatever is wrong here must not stop a training job
         log.warning("torchett: this process is not recorded: %s", error)
         _recorder = Silent()
+    for span in _early:
+        _recorder.past_span(*span)
+    _early.clear()
     return _recorder
 
 
@@ -92,7 +104,7 @@ def _make(
     who = identify(
         env,
         script=Path(sys.argv[0] if sys.argv and sys.argv[0] else "python").stem or "python",
-        started=_job_start(env, here.offset_ns, began),
+        started=_job_start(env),
         job=job,
         rank=rank,
         ranks=ranks,
@@ -129,12 +141,14 @@ def _make(
     return recorder, who.run
 
 
-def _job_start(env: "os._Environ[str]", offset_ns: int, began_ns: int) -> str:
-    """A name for the moment this job began: the agent's start under torchrun, else our own."""
+def _job_start(env: "os._Environ[str]") -> str:
+    """What tells two unnamed jobs of one script apart: the process that began them.
+
+    That is the agent under torchrun, so that its ranks agree, else this one. Told by the kernel's
+    clock ticks, which no step of the wall clock changes.
+    """
     pid = os.getppid() if "TORCHELASTIC_RUN_ID" in env else os.getpid()
-    mono = process_start_ns(pid) or began_ns
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime((mono + offset_ns) / 1e9))
-    return f"{stamp}-{pid}"
+    return f"{process_start_ticks(pid) or 0}-{pid}"
 
 
 def _recorded_above(who: Identity) -> bool:
@@ -171,6 +185,8 @@ def _beat(beat: Callable[[], None]) -> None:
 def _be_silent() -> None:
     """In a forked child: the record is the parent's."""
     global _recorder, _run
+    if _recorder is not None:
+        _recorder.abandon()
     _recorder, _run = Silent(), None
 
 

@@ -40,7 +40,7 @@ class Anchor:
                 wall_ns=int(value["wall_ns"]),
                 mono_ns=int(value["mono_ns"]),
             )
-        except (TypeError, KeyError) as error:
+        except (TypeError, KeyError, OverflowError) as error:
             raise ValueError(f"expected an anchor, found {value!r}") from error
 
 
@@ -65,14 +65,19 @@ def _clock_id() -> str:
         return socket.gethostname()
 
 
-def process_start_ns(pid: int | str = "self") -> int | None:
-    """When a process of this host began, on the monotonic clock (to 10 ms); None if unknown."""
+def process_start_ticks(pid: int | str = "self") -> int | None:
+    """When a process of this host began, in clock ticks since boot; None if unknown."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        ticks = int(fields[19])
-        since_boot = ticks * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
-        asleep = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
-        return since_boot - asleep
-    except (OSError, ValueError, IndexError, AttributeError):
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
         return None
+
+
+def process_start_ns(pid: int | str = "self") -> int | None:
+    """When a process of this host began, on the monotonic clock (to 10 ms); None if unknown."""
+    ticks = process_start_ticks(pid)
+    if ticks is None or not hasattr(time, "CLOCK_BOOTTIME"):
+        return None
+    asleep = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+    return ticks * (1_000_000_000 // os.sysconf("SC_CLK_TCK")) - asleep

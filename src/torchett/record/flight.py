@@ -7,11 +7,12 @@ import mmap
 import os
 import struct
 import threading
+from collections import deque
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from torchett.model.accounts import NAMES
+from torchett.model.accounts import INDEX, NAMES
 from torchett.record import fold
 from torchett.record.clock import Anchor, now_ns
 from torchett.record.layout import (
@@ -21,7 +22,7 @@ from torchett.record.layout import (
     BLOCK_MAGIC,
     DROPPED_AT,
     ENTRY,
-    FORMAT,
+    FRAME,
     FRAMES,
     HALF,
     LIVE_BYTES,
@@ -38,46 +39,63 @@ from torchett.record.layout import (
     attempt_folder,
     chunk,
     chunks,
+    header_line,
     log_path,
+    read_header,
 )
 
 log = logging.getLogger("torchett")
 
+Ring = mmap.mmap | bytearray | bytes
+
 _DETAIL = 64  # entries a finished record keeps one by one
-_PENDING_BYTES = 1 << 20  # held back while the disk is full, before anything is dropped
+_WAITING_BYTES = 1 << 20  # held back while the disk is full, before anything is dropped
+_MOST_BYTES = 64 << 20  # of a log: a record does not grow without bound
 
 
 class FlightWriter:
     """One rank's record, being written. Nothing here raises once it is open.
 
-    The hot path is `ENTRY.pack_into` by the recorder itself; this class makes the files, moves
-    folded entries from the ring to the log, and keeps the table of open spans.
+    The hot path is `ENTRY.pack_into(writer.ring, …)` by the recorder itself; this class makes the
+    files, moves folded entries from the ring to the log, and keeps the table of open spans.
+    Folding is done under a lock and takes microseconds; writing is done by whoever comes first
+    while the others go on, and what a slow or full disk does not take yet waits in memory.
     """
 
     def __init__(
         self, run: Path, *, attempt: int, restart: int, rank: int, facts: dict[str, Any]
     ) -> None:
         """Open the record, or raise OSError where it cannot be made."""
-        self._attempt, self._rank = attempt, rank
+        self._lane = {"attempt": attempt, "rank": rank}
         folder = attempt_folder(run, attempt, restart)
         folder.mkdir(parents=True, exist_ok=True)
         self.path, self._log = _claim(folder, rank)
         try:
-            header = {"format": FORMAT, **facts, "accounts": NAMES}
-            _write_all(self._log, json.dumps(header).encode() + b"\n")
+            _write_all(self._log, header_line({**facts, "accounts": NAMES}))
             self.live_path = self.path.with_suffix(".live")
-            self.ring = _mapped(self.live_path)
+            self.ring: mmap.mmap | bytearray = _mapped(self.live_path)
         except OSError:
             os.close(self._log)
             raise
         self.next_seq = count(0).__next__
-        self._reach = 0  # entries below this one are in the log
-        self._begun = False  # the first step is in the log
-        self._pending = b""
+        self.turn = [0, 0]  # when the loop's present turn began: its wait, its step
+        self._reach = 0  # entries below this one are folded
+        self._folded_ns = 0  # nothing that is folded lasts longer
+        self._begun = False  # the first step is folded
+        self._folding = threading.Lock()
+        self._writing = threading.Lock()
+        self._waiting: deque[tuple[bytes, int]] = deque()  # chunks to write, entries in each
+        self._waiting_bytes = self._written_bytes = 0
         self._dropped = 0
-        self._draining = threading.Lock()
+        self._hole: tuple[int, int] | None = None  # the time of entries dropped since the last
         self._accounts = len(NAMES)
         self._free = list(range(OPEN_SLOTS))
+        self._closed = False
+
+    def abandon(self) -> None:
+        """In a forked child: the record is the parent's, and nothing is to be written to it."""
+        self._closed = True
+        self.ring = bytearray(LIVE_BYTES)
 
     # Spans that are not over yet -------------------------------------------------------------
 
@@ -101,92 +119,134 @@ class FlightWriter:
 
     # The log ---------------------------------------------------------------------------------
 
-    def drain(self, seq: int) -> None:
-        """Make room for entry `seq`: fold all but the newest half of the ring into the log."""
-        if not self._draining.acquire(blocking=False):
+    def turn_over(self, seq: int, waited: int, begin: int, end: int, index: int, what: int) -> None:
+        """Store entry `seq`, the first of a new half: fold the half that it is to overwrite."""
+        if seq >= SLOTS:
+            self._make_room(seq, waited)
+        at = RING + seq % SLOTS * ENTRY.size
+        ENTRY.pack_into(self.ring, at, waited, begin, end, index, what, seq + 1)
+        self._flush()
+
+    def _make_room(self, seq: int, since_ns: int) -> None:
+        # A time-out, not a wait: a signal handler may have interrupted this very thread in here.
+        if self._closed or not self._folding.acquire(timeout=0.1):
             return
         try:
-            self._fold(max(seq - HALF, self._reach))
+            self._fold(max(seq - HALF, self._reach), seq, since_ns)
         except Exception as error:  # never into the loop: what could not be folded is dropped
             self._drop(HALF)
             log.warning("torchett: entries of the flight record were lost: %r", error)
         finally:
-            self._draining.release()
+            self._folding.release()
 
     def name_account(self, name: str) -> int:
         """A number for a user's own account, told to the reader before it is used."""
-        number, self._accounts = self._accounts, self._accounts + 1
+        with self._folding:
+            number, self._accounts = self._accounts, self._accounts + 1
         self.note({"account": number, "name": name})
         return number
 
     def note(self, fact: dict[str, Any]) -> None:
         """Append a fact that is neither span nor step."""
-        payload = json.dumps(fact).encode()
-        self._append(
-            chunk(NOTE, payload, attempt=self._attempt, rank=self._rank, reach=self._reach)
-        )
+        if not self._closed:
+            self._queue(chunk(NOTE, json.dumps(fact).encode(), **self._lane, reach=0), 0)
+            self._flush()
 
     def close(self, seq: int, fact: dict[str, Any]) -> None:
         """Fold what is left (the newest entries stay as they are) and let the ring go."""
-        if not self._draining.acquire(timeout=1.0):
+        if self._closed or not self._folding.acquire(timeout=1.0):
             return
         try:
-            self._fold(max(seq - _DETAIL, self._reach))
-            self._fold(seq, detail=True)
+            self._fold(max(seq - _DETAIL, self._reach), seq)
+            self._fold(seq, seq, detail=True)
+            if self._dropped:
+                self.note({"dropped": self._dropped})
             self.note(fact)
-            if not self._pending:
-                os.unlink(self.live_path)
-            os.close(self._log)
+            self._closed = True
+            with self._writing:  # nobody writes any more: the file is ours to close
+                if not self._waiting:
+                    os.unlink(self.live_path)
+                os.close(self._log)
         except Exception:
             pass  # the ring stays on disk, and a reader finds the rest there
-        # The lock stays taken: a span that ends after this has nowhere to go and is let go.
+        finally:
+            self._closed = True
+            self._folding.release()
 
-    def _fold(self, upto: int, detail: bool = False) -> None:
-        """Move entries up to `upto` from the ring to the log."""
+    def _fold(self, upto: int, seq: int, since_ns: int = 0, detail: bool = False) -> None:
+        """Fold entries up to `upto`; those from there to `seq` are only looked at."""
         begin = max(self._reach, upto - SLOTS)
         raw = raw_entries(self.ring, begin, upto)
+        ahead = raw_entries(self.ring, upto, max(upto, seq))
         missing = begin - self._reach
         self._reach = upto
-        still_open = open_begins(self.ring)
+        still_open = [t for t in (*open_begins(self.ring), *self.turn, since_ns) if t]
         frames = None
-        if self._begun and not still_open and not detail:
-            frames = fold.fold_uniform(raw, begin)
+        if self._begun and not detail:
+            frames = fold.fold_uniform(raw, begin, ahead, still_open, self._folded_ns)
         if frames is None:
             entries = whole_entries(raw, begin)
             missing += upto - begin - len(entries)
             first = not self._begun
             self._begun = self._begun or any(entry[4] & 0xFF == STEP for entry in entries)
-            frames = fold.plain(entries) if detail else fold.fold(entries, still_open, first)
+            if detail:
+                frames = fold.plain(entries)
+            else:
+                later = whole_entries(ahead, upto)
+                frames = fold.fold(entries, later, still_open, first, self._folded_ns)
+        ends = [end for (_, _, end, *_) in ENTRY.iter_unpack(raw)]
+        self._folded_ns = max([self._folded_ns, *ends])
         if missing:
             self._drop(missing)
         if frames:
-            lane = {"attempt": self._attempt, "rank": self._rank}
-            self._append(chunk(FRAMES, frames, **lane, reach=upto))
+            self._queue(chunk(FRAMES, frames, **self._lane, reach=upto), upto - begin, frames)
 
-    def _append(self, data: bytes) -> None:
-        """Write, or keep for later what a full disk does not take; in order, never torn."""
-        self._pending += data
+    def _queue(self, data: bytes, entries: int, frames: bytes = b"") -> None:
+        """Put a chunk in line to be written; one too many is dropped and its time remembered."""
+        over = self._waiting_bytes > _WAITING_BYTES or self._written_bytes > _MOST_BYTES
+        if over and entries:
+            times = [t for frame in FRAME.iter_unpack(frames) for t in (frame[4], frame[5])]
+            hole = self._hole or (times[0], times[0])
+            self._hole = min(*times, *hole), max(*times, *hole)
+            self._drop(entries)
+            return
+        if self._hole is not None and entries:
+            lost = fold.span_frame(SPAN, INDEX["unattributed"], *self._hole)
+            self._hole = None
+            self._queue(chunk(FRAMES, lost, **self._lane, reach=0), 0)
+        self._waiting.append((data, entries))
+        self._waiting_bytes += len(data)
+
+    def _flush(self) -> None:
+        """Write what is in line, in order and never torn; somebody else's turn is left to them."""
+        if not self._writing.acquire(blocking=False):
+            return
         try:
-            while self._pending:
-                self._pending = self._pending[os.write(self._log, self._pending) :]
-        except OSError as error:
-            if error.errno == errno.EINTR:
-                return
-            if len(self._pending) > _PENDING_BYTES:
-                self._pending = self._pending[: -len(data)]
-                self._drop(1)
+            while self._waiting and not self._closed:
+                data, entries = self._waiting[0]
+                written = os.write(self._log, data)
+                self._written_bytes += written
+                self._waiting_bytes -= written
+                if written < len(data):
+                    self._waiting[0] = data[written:], entries
+                else:
+                    self._waiting.popleft()
+        except OSError:
+            pass  # a full disk: again at the next drain
+        finally:
+            self._writing.release()
 
     def _drop(self, entries: int) -> None:
         self._dropped += entries
         self.ring[DROPPED_AT : DROPPED_AT + 8] = self._dropped.to_bytes(8, "little")
 
 
-def raw_entries(ring: "mmap.mmap | bytes", begin: int, end: int) -> bytes:
+def raw_entries(ring: Ring, begin: int, end: int) -> bytes:
     """Entries begin…end (at most a ring of them) as they lie there, whole or not."""
     a, b = RING + begin % SLOTS * ENTRY.size, RING + end % SLOTS * ENTRY.size
     if begin == end:
         return b""
-    return ring[a:b] if a < b else ring[a:LIVE_BYTES] + ring[RING:b]
+    return bytes(ring[a:b]) if a < b else bytes(ring[a:LIVE_BYTES]) + bytes(ring[RING:b])
 
 
 def whole_entries(raw: bytes, begin: int) -> list[fold.Entry]:
@@ -195,14 +255,14 @@ def whole_entries(raw: bytes, begin: int) -> list[fold.Entry]:
     return [entry for seq, entry in enumerate(found, begin + 1) if entry[5] == seq]
 
 
-def open_begins(ring: "mmap.mmap | bytes") -> list[int]:
+def open_begins(ring: Ring) -> list[int]:
     """When the foreground spans that are not over began."""
     return [t0 for _, t0, background in _open_table(ring) if not background]
 
 
-def _open_table(ring: "mmap.mmap | bytes") -> list[tuple[int, int, int]]:
+def _open_table(ring: Ring) -> list[tuple[int, int, int]]:
     """Spans that are not over: account, begin, background."""
-    table = OPEN.iter_unpack(ring[OPEN_AT : OPEN_AT + OPEN_SLOTS * OPEN.size])
+    table = OPEN.iter_unpack(bytes(ring[OPEN_AT : OPEN_AT + OPEN_SLOTS * OPEN.size]))
     return [(account - 1, t0, background) for account, t0, background in table if account]
 
 
@@ -221,11 +281,11 @@ def seal(path: Path, ended: Anchor, ended_ns: int) -> None:
         if magic != BLOCK_MAGIC or slots != SLOTS or len(ring) != LIVE_BYTES or dropped:
             return
         header, newline, _ = data.partition(b"\n")
-        facts = json.loads(header) if newline else {}
+        facts = read_header(header + newline)
         if Anchor.from_json(facts.get("anchor")).clock != ended.clock:
             return
         pieces = list(chunks(memoryview(data)[len(header) + 1 :]))
-        if facts.get("format") != FORMAT or any(isinstance(piece, Damage) for piece in pieces):
+        if any(isinstance(piece, Damage) for piece in pieces):
             return
         logged = [piece for piece in pieces if isinstance(piece, Chunk)]
         reach = max((piece.reach for piece in logged), default=0)
@@ -234,14 +294,22 @@ def seal(path: Path, ended: Anchor, ended_ns: int) -> None:
         if len(entries) != max(newest - reach, 0):
             return
         older = max(len(entries) - _DETAIL, 0)
-        first = not any(piece.kind == FRAMES for piece in logged)
-        frames = fold.fold(entries[:older], open_begins(ring), first) + fold.plain(entries[older:])
+        kinds = {
+            frame[0]
+            for piece in logged
+            if piece.kind == FRAMES
+            for frame in FRAME.iter_unpack(piece.payload)
+        }
+        first = STEP not in kinds
+        frames = fold.fold(entries[:older], entries[older:], open_begins(ring), first)
+        frames += fold.plain(entries[older:])
         for account, t0, background in _open_table(ring):
             kind = BACKGROUND if background else SPAN
             frames += fold.span_frame(kind, account, t0, max(t0, ended_ns))
         lane = {"attempt": int(facts["attempt"]), "rank": int(facts["rank"])}
-        with path.open("ab") as file:
-            file.write(chunk(FRAMES, frames, **lane, reach=max(newest, reach)))
+        if frames:
+            with path.open("ab") as file:
+                file.write(chunk(FRAMES, frames, **lane, reach=max(newest, reach)))
         os.unlink(live_path)
     except (OSError, ValueError, KeyError, struct.error):
         return

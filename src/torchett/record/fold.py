@@ -4,13 +4,20 @@
     frames    ┌ data_wait ×2 ┐ gap ┌ steps 7–8 ┐ ckpt …
 
 A folded block keeps its window and the exact time of every account in it; inside the window the
-pieces are laid out anew: spans first, then what was neither, then the steps. Blocks are cut where
-a resume may fall (checkpoints), where a long span is worth seeing, where indices jump, and where
-a span begins that is still open. The first step of a rank stays as it was.
+pieces are laid out anew: spans first, then what was neither, then the steps. That is exact as
+long as no other interval has one end inside the window, so the entries are cut wherever one does:
+
+    long spans, the first step, checkpoints' steps     stay as they are
+    entries that come after (`ahead`), spans and steps that are not over (`open_since`)
+
+    x-thread          ├──────────────────────── …      not over yet
+    steps   ├─┤ ├─┤ ├─┼─┤ ├─┤ ├─┤
+            ╰block╯ alone ╰block╯
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from operator import le, sub
 
 from torchett.model.accounts import INDEX
@@ -32,7 +39,7 @@ Entry = tuple[int, int, int, int, int, int]  # wait began, begin, end, index, me
 LONG_NS = 100_000_000  # a span this long is kept by itself
 DATA_WAIT = INDEX["data_wait"]
 ONE_STEP = meta(STEP)
-_CUTS = frozenset(INDEX[name] for name in ("checkpoint_blocked", "final_checkpoint", "evaluation"))
+_KEPT = frozenset(INDEX[name] for name in ("checkpoint_blocked", "final_checkpoint", "evaluation"))
 
 
 def plain(entries: Iterable[Entry]) -> bytes:
@@ -40,19 +47,9 @@ def plain(entries: Iterable[Entry]) -> bytes:
     return b"".join(_frames(entry) for entry in entries)
 
 
-def fold(entries: Sequence[Entry], open_since: Sequence[int] = (), first: bool = False) -> bytes:
-    """Frames for the entries, short ones folded together.
-
-    `open_since`: begins of spans not over yet. `first`: keep the first step by itself.
-    """
-    return b"".join(
-        _block(part) if len(part) > 2 else plain(part)
-        for group in _groups(entries, open_since, first)
-        for part in _up_to_last_step(group)
-    )
-
-
-def fold_uniform(raw: bytes, begin: int) -> bytes | None:
+def fold_uniform(
+    raw: bytes, begin: int, ahead: bytes, open_since: Sequence[int], behind: int
+) -> bytes | None:
     """Frames for raw entries from `begin` on that are nothing but steps in turn; else None.
 
     The usual case, done by column: some 50 µs for half a ring.
@@ -66,13 +63,152 @@ def fold_uniform(raw: bytes, begin: int) -> bytes | None:
         or seqs != tuple(range(begin + 1, begin + 1 + size))
         or indices != tuple(range(indices[0], indices[0] + size))
         or not all(map(le, ends, waits[1:]))
+        or waits[0] < behind
+        or any(waits[0] < t < ends[-1] for t in open_since)
     ):
+        return None
+    later = struct.unpack(f"<{len(ahead) // 8}q", ahead)
+    if later and (min(later[0::6]) < ends[-1] or any(m & 0xFF == CHECKPOINT for m in later[4::6])):
         return None
     waited = sum(begins) - sum(waits)
     frames = b""
     if waited:
         frames = span_frame(SPAN, DATA_WAIT, waits[0], waits[0] + waited, size)
     return frames + _run(begins, ends, sum(ends) - sum(begins), indices[0], size)
+
+
+def fold(
+    entries: Sequence[Entry],
+    ahead: Sequence[Entry] = (),
+    open_since: Sequence[int] = (),
+    first: bool = False,
+    behind: int = 0,
+) -> bytes:
+    """Frames for the entries, short ones folded together.
+
+    `first`: the first step is among them. `behind`: how far the entries reach that were folded
+    before; what began earlier than that may lie around them, and stays as it is.
+    """
+    items = [e for e in entries if e[4] & 0xFF in (STEP, SPAN)]
+    alone = [_is_kept(e) or e[0] < behind for e in items]
+    if first:
+        at = next((i for i, e in enumerate(items) if e[4] & 0xFF == STEP), None)
+        if at is not None:
+            alone[at] = True
+    outside = [e for e in ahead if e[4] & 0xFF in (STEP, SPAN)]
+    resumes = {e[3] for e in (*entries, *ahead) if e[4] & 0xFF == CHECKPOINT}
+    groups = _groups(items, alone, outside, open_since, resumes)
+    while _set_apart(groups, items, alone):
+        groups = _groups(items, alone, outside, open_since, resumes)
+
+    # Frames in the order of the entries, which settles ties; a block comes where its last one was.
+    out = [(e[5], _frames(e)) for e, lone in zip(items, alone, strict=True) if lone]
+    out += [(e[5], _frames(e)) for e in entries if e[4] & 0xFF == CHECKPOINT]
+    for group in groups:
+        out.append((group[-1][5], _block(group) if len(group) > 2 else plain(group)))
+    out.sort(key=lambda piece: piece[0])
+    background = [e for e in entries if e[4] & 0xFF == BACKGROUND]
+    return b"".join(frames for _, frames in out) + _background(background)
+
+
+def _groups(
+    items: Sequence[Entry],
+    alone: list[bool],
+    outside: Sequence[Entry],
+    open_since: Sequence[int],
+    resumes: set[int],
+) -> list[list[Entry]]:
+    """Runs of entries to fold into one block each. Marks as alone what lies across a cut."""
+    cuts = sorted({t for e in outside for t in _ends(e)} | set(open_since))
+    for e, lone in zip(items, alone, strict=True):
+        if lone:
+            cuts += _ends(e)
+    cuts.sort()
+    again = bool(cuts)
+    while again:
+        again = False
+        for i, e in enumerate(items):
+            if not alone[i] and bisect_right(cuts, e[0]) < bisect_left(cuts, e[2]):
+                alone[i] = again = True
+                cuts += _ends(e)
+                cuts.sort()
+    groups: list[list[Entry]] = []
+    where: int | None = None
+    expected: int | None = None  # the index the next step must have
+    for e, lone in zip(items, alone, strict=True):
+        if lone:
+            continue
+        step = e[4] & 0xFF == STEP
+        place = bisect_right(cuts, e[0])
+        if place != where or (step and expected is not None and e[3] != expected):
+            groups.append([])
+            where, expected = place, None
+        groups[-1].append(e)
+        if step:
+            expected = e[3] + (e[4] >> COUNT_SHIFT)
+            if expected - 1 in resumes:
+                where = expected = None
+    return groups
+
+
+def _set_apart(groups: list[list[Entry]], items: Sequence[Entry], alone: list[bool]) -> bool:
+    """Mark as alone what keeps a group from being a block; False if all of them are sound.
+
+    A block ends where its last step ends, and no two blocks' windows overlap.
+    """
+    apart: set[int] = set()
+    windows = []
+    for group in groups:
+        steps = [e[2] for e in group if e[4] & 0xFF == STEP]
+        last = max(steps, default=None)
+        if last is not None:
+            apart |= {e[5] for e in group if e[2] > last}
+        windows.append((min(e[0] for e in group), max(e[2] for e in group), group))
+    windows.sort(key=lambda window: window[:2])
+    reach, previous = None, None
+    for lo, hi, group in windows:
+        if reach is not None and lo < reach and previous is not None:
+            apart |= {e[5] for e in (*group, *previous)}
+        if reach is None or hi > reach:
+            reach, previous = hi, group
+    for i, e in enumerate(items):
+        alone[i] = alone[i] or e[5] in apart
+    return bool(apart)
+
+
+def _ends(e: Entry) -> tuple[int, ...]:
+    """Where the intervals of an entry begin and end: a step's wait and the step."""
+    return (e[0], e[1], e[2])
+
+
+def _is_kept(e: Entry) -> bool:
+    account = e[4] >> ACCOUNT_SHIFT & 0xFFFF
+    return e[4] & 0xFF == SPAN and (e[2] - e[1] >= LONG_NS or account in _KEPT)
+
+
+def _block(group: Sequence[Entry]) -> bytes:
+    """One block: the group's window, with each account's exact time in it."""
+    steps = [e for e in group if e[4] & 0xFF == STEP]
+    spans = [e for e in group if e[4] & 0xFF == SPAN]
+    waits, begins, ends = ([e[k] for e in steps] for k in range(3))
+    if spans or not all(map(le, ends, waits[1:])):
+        times, net = _swept(group)
+    else:
+        times, net = {DATA_WAIT: sum(begins) - sum(waits)}, sum(ends) - sum(begins)
+    counts = {DATA_WAIT: max(len(steps), 1)}
+    for e in spans:
+        account = e[4] >> ACCOUNT_SHIFT & 0xFFFF
+        counts[account] = counts.get(account, 0) + 1
+    frames = b""
+    at = min([*waits, *(e[1] for e in spans)])
+    for account, ns in times.items():
+        if ns:
+            frames += span_frame(SPAN, account, at, at + ns, counts[account])
+            at += ns
+    if steps:
+        count = sum(e[4] >> COUNT_SHIFT for e in steps)
+        frames += _run(begins, ends, net, steps[0][3], count)
+    return frames
 
 
 def _run(begins: Sequence[int], ends: Sequence[int], net: int, index: int, count: int) -> bytes:
@@ -84,99 +220,24 @@ def _run(begins: Sequence[int], ends: Sequence[int], net: int, index: int, count
     return FRAME.pack(STEP, 0, count, index, end - net, end, *spread)
 
 
-def _groups(
-    entries: Sequence[Entry], open_since: Sequence[int], first: bool
-) -> Iterator[Sequence[Entry]]:
-    """Runs of entries that may be folded into one block each; hard ones stand alone."""
-    resumes = {entry[3] for entry in entries if entry[4] & 0xFF == CHECKPOINT}
-    hard = [e for e in entries if e[4] & 0xFF == SPAN and _is_hard(e)]
-    begin = 0
-    expected: int | None = None  # the index the next step must have
-    for i, entry in enumerate(entries):
-        kind = entry[4] & 0xFF
-        cut = any(entries[begin][0] < t <= entry[0] for t in open_since)
-        if kind == STEP:
-            cut = cut or (expected is not None and entry[3] != expected)
-            alone = first or any(h[1] < entry[2] and entry[0] < h[2] for h in hard)
-            alone = alone or any(entry[0] < t < entry[2] for t in open_since)
-            first = False
-            expected = entry[3] + (entry[4] >> COUNT_SHIFT)
-        else:
-            alone = kind == CHECKPOINT or _is_hard(entry)
-        if (alone or cut) and begin < i:
-            yield entries[begin:i]
-            begin = i
-        if alone:
-            yield entries[i : i + 1]
-            begin, expected = i + 1, None
-        elif kind == STEP and expected is not None and expected - 1 in resumes:
-            yield entries[begin : i + 1]
-            begin, expected = i + 1, None
-    if begin < len(entries):
-        yield entries[begin:]
-
-
-def _up_to_last_step(group: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
-    """The group cut after its last step: a block ends where its last step ends."""
-    last = max((i for i, e in enumerate(group) if e[4] & 0xFF == STEP), default=-1) + 1
-    if last:
-        yield group[:last]
-    if last < len(group):
-        yield group[last:]
-
-
-def _is_hard(entry: Entry) -> bool:
-    account = entry[4] >> ACCOUNT_SHIFT & 0xFFFF
-    return entry[2] - entry[1] >= LONG_NS or account in _CUTS
-
-
-def _block(group: Sequence[Entry]) -> bytes:
-    """One block: the group's window, with each account's exact time in it."""
-    steps = [e for e in group if e[4] & 0xFF == STEP]
-    spans = [e for e in group if e[4] & 0xFF == SPAN]
-    frames = _background([e for e in group if e[4] & 0xFF == BACKGROUND])
-    if not steps and not spans:
-        return frames
-    waits, begins, ends = ([e[k] for e in steps] for k in range(3))
-    lo = min([*waits, *(e[1] for e in spans)])
-    if spans or not _in_turn(waits, ends):
-        times, net = _swept(steps, spans)
-    else:
-        times = {DATA_WAIT: sum(begins) - sum(waits)}
-        net = sum(ends) - sum(begins)
-    counts = {DATA_WAIT: len(steps)}
-    for entry in spans:
-        account = entry[4] >> ACCOUNT_SHIFT & 0xFFFF
-        counts[account] = counts.get(account, 0) + 1
-    at = lo
-    for account, ns in times.items():
-        if ns:
-            frames += span_frame(SPAN, account, at, at + ns, counts[account])
-            at += ns
-    if steps:
-        count = sum(e[4] >> COUNT_SHIFT for e in steps)
-        frames += _run(begins, ends, net, steps[0][3], count)
-    return frames
-
-
-def _in_turn(waits: Sequence[int], ends: Sequence[int]) -> bool:
-    """Whether each step began after the one before had ended."""
-    return all(map(le, ends, waits[1:]))
-
-
-def _swept(steps: Sequence[Entry], spans: Sequence[Entry]) -> tuple[dict[int, int], int]:
+def _swept(group: Sequence[Entry]) -> tuple[dict[int, int], int]:
     """Time by account, and what steps keep, where spans and steps lie across each other."""
-    owners = [(e[1], e[2], e[1], e[2]) for e in spans]
-    accounts = [e[4] >> ACCOUNT_SHIFT & 0xFFFF for e in spans]
-    waits = [e for e in steps if e[0] < e[1]]
-    owners += [(e[0], e[1], e[0], e[1]) for e in waits]
-    accounts += [DATA_WAIT] * len(waits)
+    owners, accounts, steps = [], [], []
+    for e in group:
+        if e[4] & 0xFF == SPAN:
+            owners.append((e[1], e[2], e[1], e[2]))
+            accounts.append(e[4] >> ACCOUNT_SHIFT & 0xFFFF)
+            continue
+        steps.append((e[1], e[2], e[1], e[2]))
+        if e[0] < e[1]:
+            owners.append((e[0], e[1], e[0], e[1]))
+            accounts.append(DATA_WAIT)
     pieces = list(latest_wins(owners))
     times: dict[int, int] = {}
     for a, b, which in pieces:
         times[accounts[which]] = times.get(accounts[which], 0) + b - a
     net, at = 0, 0
-    for c, d, _ in latest_wins([(e[1], e[2], e[1], e[2]) for e in steps]):
+    for c, d, _ in latest_wins(steps):
         net += d - c
         while at < len(pieces) and pieces[at][1] <= c:
             at += 1
@@ -188,11 +249,15 @@ def _swept(steps: Sequence[Entry], spans: Sequence[Entry]) -> tuple[dict[int, in
 
 
 def _background(group: Sequence[Entry]) -> bytes:
-    """Background spans take no time: the short ones of a block are kept as one each."""
+    """Background spans take no time: long ones as they are, the short ones as one an account."""
     joined: dict[int, list[Entry]] = {}
-    for entry in group:
-        joined.setdefault(entry[4] >> ACCOUNT_SHIFT & 0xFFFF, []).append(entry)
-    return b"".join(
+    frames = b""
+    for e in group:
+        if e[2] - e[1] >= LONG_NS:
+            frames += _frames(e)
+        else:
+            joined.setdefault(e[4] >> ACCOUNT_SHIFT & 0xFFFF, []).append(e)
+    return frames + b"".join(
         span_frame(BACKGROUND, account, min(e[1] for e in es), max(e[2] for e in es), len(es))
         for account, es in joined.items()
     )

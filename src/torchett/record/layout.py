@@ -13,11 +13,13 @@ A chunk says up to which entry it reaches, so a reader takes the log and then th
 ring is read first and the log second: what the writer may overwrite meanwhile is in the log then.
 """
 
+import json
 import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 FORMAT = "flight/1"
 
@@ -47,6 +49,23 @@ FRAME = struct.Struct("<BxHIqqqfffxxxx")  # kind, account, count, index, begin, 
 CHUNK = struct.Struct("<4sHHIIIIq")  # magic, type, frame size, length, crc, attempt, rank, reach
 CHUNK_MAGIC = b"ETT\x1e"
 FRAMES, NOTE = 1, 2
+
+
+def header_line(facts: dict[str, Any]) -> bytes:
+    """The first line of a log, with a checksum as its last key."""
+    body = json.dumps({"format": FORMAT, **facts}).encode()[:-1]
+    return body + b', "crc": %d}\n' % zlib.crc32(body)
+
+
+def read_header(line: bytes) -> dict[str, Any]:
+    """The facts of a first line; ValueError if it is not one, or damaged."""
+    body, found, crc = line.rpartition(b', "crc": ')
+    if not found or crc != b"%d}\n" % zlib.crc32(body):
+        raise ValueError("a damaged first line")
+    facts: dict[str, Any] = json.loads(line)
+    if facts["format"] != FORMAT:
+        raise ValueError(facts["format"])
+    return facts
 
 
 def meta(kind: int, account: int = 0, count: int = 1) -> int:

@@ -4,6 +4,7 @@ Nothing here raises, blocks, synchronises a device or grows without bound. A rec
 write says so once and turns into a `Silent` one.
 """
 
+import dis
 import logging
 import struct
 import sys
@@ -37,6 +38,7 @@ _WRAP = SLOTS - 1
 _HALF_MASK = HALF - 1
 _ONE_STEP = meta(STEP)
 _NOT_AN_INT = (struct.error, TypeError, OverflowError)
+_MOST_ACCOUNTS = 1000
 
 
 class Recorder:
@@ -44,61 +46,69 @@ class Recorder:
 
     def __init__(self, writer: "FlightWriter") -> None:
         self._writer = writer
-        self._accounts = dict(INDEX)
+        self._accounts = {name: INDEX[name] for name in INDEX if is_recordable(name)}
         self._first_batch_seen = False
-        self._warned: set[str] = set()
         self.step = _StepTimer(writer)
 
     def span(self, account: str, background: bool = False) -> "_SpanTimer":
         """Time the body of a `with` under an account."""
-        return _SpanTimer(self._writer, self._number(account), background)
+        try:
+            number = self._accounts[account]
+        except (KeyError, TypeError):
+            number = self._own_account(account)
+        return _SpanTimer(self._writer, number, background)
 
-    def past_span(self, account: str, t0_ns: int, t1_ns: int) -> None:
+    def past_span(self, account: str, t0_ns: int, t1_ns: int, background: bool = False) -> None:
         """Record a span that is already over."""
         if t0_ns < t1_ns:
-            _put(self._writer, t0_ns, t0_ns, t1_ns, 0, meta(SPAN, self._number(account)))
+            number = self._accounts.get(account)
+            number = self._own_account(account) if number is None else number
+            kind = BACKGROUND if background else SPAN
+            _put(self._writer, t0_ns, t0_ns, t1_ns, 0, meta(kind, number))
 
     def steps(self, batches: Iterable[T], start: int) -> Iterator[T]:
         """The batches; each turn of the loop is a step, and waiting for the next is data_wait."""
         writer = self._writer
-        ring, next_seq, drain = writer.ring, writer.next_seq, writer.drain
-        index = start
+        turn, next_seq = writer.turn, writer.next_seq
+        index = max(_as_index(start), 0)
         source = iter(batches)
-        waited = now_ns()
         previous_ns = 0
-        if not self._first_batch_seen:
-            self._first_batch_seen = True
-            with self.span("get_first_batch_data"):
-                try:
-                    batch = next(source)
-                except StopIteration:
-                    return
-            waited = begin = now_ns()
-        else:
+        turn[0] = waited = now_ns()
+        if self._first_batch_seen:
             try:
                 batch = next(source)
             except StopIteration:
                 return
             begin = now_ns()
+        else:
+            with self.span("get_first_batch_data"):
+                try:
+                    batch = next(source)
+                except StopIteration:
+                    return
+            self._first_batch_seen = True
+            turn[0] = waited = begin = now_ns()
         while True:
+            turn[1] = begin
             try:
                 yield batch
             except GeneratorExit:
-                # The loop was left by `break`, before or after the step's work: counted as a
-                # step if it took at least half as long as the one before.
+                # Left by `break` or `return`, before or after the step's work: counted as a step
+                # if it took at least half as long as the one before.
                 end = now_ns()
-                if sys.exc_info()[1].__context__ is None and 0 < previous_ns <= 2 * (end - begin):  # type: ignore[union-attr]
+                if 0 < previous_ns <= 2 * (end - begin) and _is_left_on_purpose():
                     _put(writer, waited, begin, end, index, _ONE_STEP)
                 raise
             end = now_ns()
             seq = next_seq()
-            if not seq & _HALF_MASK and seq >= SLOTS:
-                drain(seq)
-            at = RING + (seq & _WRAP) * _SIZE
-            _store(ring, at, waited, begin, end, index, _ONE_STEP, seq + 1)
+            if seq & _HALF_MASK:
+                at = RING + (seq & _WRAP) * _SIZE
+                _store(writer.ring, at, waited, begin, end, index, _ONE_STEP, seq + 1)
+            else:
+                writer.turn_over(seq, waited, begin, end, index, _ONE_STEP)
             previous_ns = end - begin
             index += 1
-            waited = end
+            turn[0] = waited = end
             try:
                 batch = next(source)
             except StopIteration:
@@ -108,82 +118,102 @@ class Recorder:
     def checkpoint_durable(self, step: int) -> None:
         """The checkpoint that holds the effect of `step` is safe."""
         now = now_ns()
-        try:
-            _put(self._writer, now, now, now, int(step), meta(CHECKPOINT))
-        except Exception:
-            log.warning("torchett: a checkpoint was not recorded: %r is not a step number", step)
+        index = _as_index(step)
+        if index >= 0:
+            _put(self._writer, now, now, now, index, meta(CHECKPOINT))
 
     def close(self, fact: dict[str, Any]) -> None:
         """The process ends in good order."""
         self._writer.close(self._writer.next_seq(), fact)
 
-    def _number(self, account: str) -> int:
-        number = self._accounts.get(account)
-        if number is not None and (account in _KNOWN or is_recordable(account)):
-            return number
-        if not is_recordable(account):
-            own = "x-" + "".join(c if c.isascii() and c.isalnum() else "_" for c in str(account))
-            if account not in self._warned and len(self._warned) < 100:
-                self._warned.add(account)
-                log.warning("torchett: no account '%s'; its time is recorded as %s", account, own)
-            account = own
-        if account not in self._accounts:
-            if len(self._accounts) > 1000:  # names made up at run time would grow for ever
-                account = "x-too_many_accounts"
-            self._accounts.setdefault(account, self._writer.name_account(account))
-        return self._accounts[account]
+    def abandon(self) -> None:
+        """In a forked child: leave the record to the parent."""
+        self._writer.abandon()
 
-
-_KNOWN = frozenset(name for name in INDEX if is_recordable(name))
+    def _own_account(self, account: object) -> int:
+        """The number of a user's own account; a name that is none is made one."""
+        name = str(account)
+        if not is_recordable(name):
+            own = "x-" + ("".join(c if c.isascii() and c.isalnum() else "_" for c in name) or "_")
+            if own not in self._accounts:
+                log.warning("torchett: no account %r; its time is recorded as %s", account, own)
+            name = own
+        if name not in self._accounts and len(self._accounts) > _MOST_ACCOUNTS:
+            name = "x-too_many_accounts"  # names made up at run time would grow for ever
+        if name not in self._accounts:
+            self._accounts[name] = self._writer.name_account(name)
+        return self._accounts[name]
 
 
 def _put(writer: "FlightWriter", waited: int, begin: int, end: int, index: int, what: int) -> None:
     seq = writer.next_seq()
-    if not seq & _HALF_MASK and seq >= SLOTS:
-        writer.drain(seq)
-    _store(writer.ring, RING + (seq & _WRAP) * _SIZE, waited, begin, end, index, what, seq + 1)
+    if seq & _HALF_MASK:
+        _store(writer.ring, RING + (seq & _WRAP) * _SIZE, waited, begin, end, index, what, seq + 1)
+    else:
+        writer.turn_over(seq, waited, begin, end, index, what)
 
 
-def _put_odd(writer: "FlightWriter", begin: int, end: int, index: object, what: int) -> None:
-    """A step whose index is not an int: a tensor or a numpy number is one all the same."""
+def _as_index(index: object) -> int:
+    """A step number as an int: a tensor or a numpy number is one all the same; else −1."""
     try:
-        _put(writer, begin, begin, end, int(index), what)  # type: ignore[call-overload]
+        number: int = int(index)  # type: ignore[call-overload]
+        if 0 <= number < 1 << 62:
+            return number
     except Exception:
-        log.warning("torchett: a step was not recorded: %r is not a step number", index)
+        pass
+    log.warning("torchett: %r is not a step number", index)
+    return -1
+
+
+def _is_left_on_purpose() -> bool:
+    """Whether the loop around a generator that is being closed was left by break or return.
+
+    Then the loop's frame is at the instruction that lets go of its iterator; an exception lets
+    go of it wherever it was raised.
+    """
+    frame = sys._getframe(2)
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]] in ("POP_TOP", "POP_ITER")
 
 
 class _StepTimer:
     """`with recorder.step(i)`: one object for all steps, so that a step allocates nothing."""
 
-    __slots__ = ("_begin", "_drain", "_index", "_meta", "_next_seq", "_ring", "_writer")
+    __slots__ = ("_begin", "_index", "_meta", "_turn", "_writer")
 
     def __init__(self, writer: "FlightWriter") -> None:
-        self._writer = writer
-        self._ring, self._next_seq, self._drain = writer.ring, writer.next_seq, writer.drain
+        self._writer, self._turn = writer, writer.turn
         self._index = self._begin = 0
         self._meta = _ONE_STEP
 
     def __call__(self, index: int, count: int = 1) -> "_StepTimer":
         self._index = index
-        self._meta = _ONE_STEP if count == 1 else STEP | count << COUNT_SHIFT
+        if count == 1:
+            self._meta = _ONE_STEP
+        else:
+            known = isinstance(count, int) and 0 < count < 1 << 31
+            self._meta = STEP | (count if known else 1) << COUNT_SHIFT
         return self
 
     def __enter__(self) -> None:
-        self._begin = now_ns()
+        self._turn[1] = self._begin = now_ns()
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if kind is not None:
             return  # a step that raised did not finish
         end = now_ns()
-        begin = self._begin
-        seq = self._next_seq()
-        if not seq & _HALF_MASK and seq >= SLOTS:
-            self._drain(seq)
-        at = RING + (seq & _WRAP) * _SIZE
+        begin, writer = self._begin, self._writer
+        seq = writer.next_seq()
         try:
-            _store(self._ring, at, begin, begin, end, self._index, self._meta, seq + 1)
+            if seq & _HALF_MASK:
+                at = RING + (seq & _WRAP) * _SIZE
+                _store(writer.ring, at, begin, begin, end, self._index, self._meta, seq + 1)
+            else:
+                writer.turn_over(seq, begin, begin, end, self._index, self._meta)
         except _NOT_AN_INT:
-            _put_odd(self._writer, begin, end, self._index, self._meta)
+            index = _as_index(self._index)
+            what = self._meta if index >= 0 else meta(BACKGROUND, INDEX["other_in_loop"])
+            at = RING + (seq & _WRAP) * _SIZE
+            _store(writer.ring, at, begin, begin, end, max(index, 0), what, seq + 1)
 
 
 class _SpanTimer:
@@ -214,7 +244,10 @@ class Silent:
     def step(self, index: int, count: int = 1) -> "_Nothing":
         return _NOTHING
 
-    def past_span(self, account: str, t0_ns: int, t1_ns: int) -> None:
+    def past_span(self, account: str, t0_ns: int, t1_ns: int, background: bool = False) -> None:
+        pass
+
+    def abandon(self) -> None:
         pass
 
     def steps(self, batches: Iterable[T], start: int) -> Iterator[T]:

@@ -22,8 +22,7 @@ def numbered(launches: Launches, flights: Iterable[Flight]) -> dict[Key, int]:
     keys = {(flight.attempt, flight.restart) for flight in flights}
     if launches.imported:
         return {(number, 0): number for number, _ in launches.attempts}
-    known = {attempt for attempt, _ in keys}
-    keys |= {key for key in launches.attempts if key[1] or key[0] not in known}
+    keys |= set(launches.attempts)
     return {key: number for number, key in enumerate(sorted(keys))}
 
 

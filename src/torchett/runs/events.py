@@ -64,6 +64,7 @@ class _Reader:
         self._ends: dict[int, tuple[int, dict[str, Any]]] = {}
         self._checkpoints: list[tuple[int, int, int, float]] = []
         self._now: float | None = None
+        self._now_line = 0
         self._accounts = AccountTable()
         self._ints = array("q")  # attempt, rank, account or STEP, index, background, line
         self._times = array("d")  # t0, t1
@@ -84,7 +85,7 @@ class _Reader:
             event = self._decode(line.decode() if isinstance(line, bytes) else line)
         except UnicodeDecodeError:
             self._refuse("expected UTF-8")
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):  # not JSON, or a number of thousands of digits
             self._refuse("expected one whole JSON object")
         if not isinstance(event, dict):
             self._refuse(f"expected a JSON object, found {_shown(event)}")
@@ -159,7 +160,8 @@ class _Reader:
 
     def _take_now(self, event: dict[str, Any]) -> None:
         t = self._time(event, "t")
-        self._now = t if self._now is None else max(self._now, t)
+        if self._now is None or t > self._now:
+            self._now, self._now_line = t, self._line
 
     # The whole -------------------------------------------------------------------------------
 
@@ -195,7 +197,7 @@ class _Reader:
                 Checkpoint(attempt=attempt, step=step, durable_ns=self._ns(t, epoch, line))
                 for line, attempt, step, t in self._checkpoints
             ),
-            now_ns=None if self._now is None else self._ns(self._now, epoch, self._line),
+            now_ns=None if self._now is None else self._ns(self._now, epoch, self._now_line),
             epoch_s=epoch,
         )
 
@@ -290,7 +292,7 @@ class _Reader:
 
     def _text(self, event: dict[str, Any], key: str) -> str:
         value = event.get(key)
-        if isinstance(value, str) and value:
+        if isinstance(value, str) and value and value.isprintable():
             return value
         self._refuse(f"expected {key} to be a text, found {_shown(value)}")
 
@@ -320,7 +322,7 @@ def _shown(value: Any) -> str:
     """A value as it stood in the file, shortened; 'nothing' for a missing one."""
     if value is None:
         return "nothing"
-    text = json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False).encode(errors="replace").decode()
     return text if len(text) <= 60 else text[:57] + "…"
 
 

@@ -33,6 +33,7 @@ from torchett.record.layout import (
     STEP,
     Damage,
     chunks,
+    read_header,
 )
 
 FRAME_DTYPE = np.dtype(
@@ -46,6 +47,7 @@ FRAME_DTYPE = np.dtype(
 _ENTRY = np.dtype([(n, "<i8") for n in ("wait", "t0", "t1", "index", "meta", "seq")])
 assert _ENTRY.itemsize == ENTRY.size
 _HEADER_BYTES = 1 << 16
+_LONGEST_NS = 300 * 86_400 * 10**9
 Array = np.ndarray[Any, Any]
 _OPEN = np.dtype([(n, "<i8") for n in ("account", "t0", "background")])
 
@@ -134,7 +136,8 @@ class Flight:
             if piece.kind == FRAMES:
                 frames = np.frombuffer(piece.payload, dtype=FRAME_DTYPE)
                 self.frames.append((piece.attempt, piece.rank, frames))
-                self.last_ns = max(self.last_ns, int(frames["t1"].max()))
+                if len(frames):
+                    self.last_ns = max(self.last_ns, int(frames["t1"].max()))
             elif piece.kind == NOTE:
                 self._take_note(json.loads(bytes(piece.payload)))
 
@@ -147,6 +150,10 @@ class Flight:
             self.exit = note
             self.last_ns = max(self.last_ns, int(note["exit_ns"]))
 
+    def _plausible(self, t_ns: Array) -> Array:
+        """Which of these may be times of this process: none is older than a year."""
+        return np.asarray(np.abs(t_ns // 2 - self.began_ns // 2) < _LONGEST_NS // 2)
+
     def _read_live(self, data: bytes | None) -> None:
         """Take in the ring's entries that the log does not hold, and the spans that are open."""
         self.ring, self.open, self.hole_ns = np.zeros(0, _ENTRY), np.zeros(0, _OPEN), None
@@ -154,10 +161,13 @@ class Flight:
             return
         self.dropped = BLOCK.unpack_from(data)[4]
         ring = np.frombuffer(data, dtype=_ENTRY, count=SLOTS, offset=RING)
-        ring = ring[(ring["seq"] > self.reach) & ((ring["seq"] - 1) % SLOTS == np.arange(SLOTS))]
+        whole = (ring["seq"] > self.reach) & ((ring["seq"] - 1) % SLOTS == np.arange(SLOTS))
+        for key in ("wait", "t0", "t1"):  # noise, not times of this process
+            whole &= self._plausible(ring[key])
+        ring = ring[whole]
         self.ring = ring[np.argsort(ring["seq"], kind="stable")]
         table = np.frombuffer(data, dtype=_OPEN, count=OPEN_SLOTS, offset=OPEN_AT)
-        self.open = table[table["account"] > 0]
+        self.open = table[(table["account"] > 0) & self._plausible(table["t0"])]
         if len(self.ring):
             if int(self.ring["seq"][0]) - 1 > self.reach:
                 self.hole_ns = max(self.last_ns, self.began_ns)
@@ -173,9 +183,7 @@ def open_flight(path: Path) -> Flight | str:
     except OSError as error:
         return f"{path}: not readable: {error.strerror}"
     try:
-        header = json.loads(line) if line.endswith(b"\n") else None
-        if not isinstance(header, dict) or header.get("format") != FORMAT:
-            raise ValueError
+        header = read_header(line)
         flight = Flight(
             path=path,
             header=header,
@@ -186,7 +194,10 @@ def open_flight(path: Path) -> Flight | str:
         flight.last_ns = flight.began_ns
         if min(flight.attempt, flight.restart, flight.rank) < 0 or flight.rank >= flight.ranks:
             raise ValueError
-    except (ValueError, KeyError, TypeError, RecursionError):
+        times = (flight.began_ns, flight.anchor.wall_ns, flight.anchor.mono_ns)
+        if max(map(abs, times)) >= 1 << 61:
+            raise ValueError
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         found = "a damaged first line" if line else "an empty file"
         return f"{path}: expected a {FORMAT} record, found {found}"
     return flight

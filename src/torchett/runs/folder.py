@@ -10,21 +10,23 @@ from torchett.record.identity import runs_folder
 def find_run(name: str) -> Path:
     """The folder of the run called `name`, or at that path."""
     known = runs_folder(os.environ)
-    for path in (Path(name), known / name):
-        if path.is_dir():
-            if not is_run(path):
-                raise RunError(f"{path}: expected a run folder, found no record in it")
-            return path
-        if path.exists():
-            raise RunError(f"{path}: expected a run folder, found a file")
-    near = sorted(p.name for p in known.iterdir() if p.is_dir()) if known.is_dir() else []
+    try:
+        for path in (Path(name), known / name):
+            if path.is_dir():
+                if not is_run(path):
+                    raise RunError(f"{path}: expected a run folder, found no record in it")
+                return path
+            if path.exists():
+                raise RunError(f"{path}: expected a run folder, found a file")
+        near = sorted(p.name for p in known.iterdir() if p.is_dir()) if known.is_dir() else []
+    except (OSError, ValueError) as error:
+        shown = name if len(name) <= 60 else f"{name[:57]}…"
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise RunError(f"{shown}: expected a run folder: {reason}") from None
     there = f"; {known} has {', '.join(near[-5:])}" if near else f"; {known} has no runs"
     raise RunError(f"{name}: no such run{there} (set ETT_RUNS, or give a path)")
 
 
 def is_run(path: Path) -> bool:
     """Whether a folder holds a job's records."""
-    try:
-        return any(path.glob("attempts-*.jsonl")) or any(path.glob("attempt-*"))
-    except OSError as error:
-        raise RunError(f"{path}: not readable: {error.strerror}") from None
+    return any(name.startswith(("attempts-", "attempt-")) for name in os.listdir(path))

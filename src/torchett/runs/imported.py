@@ -15,7 +15,15 @@ from torchett.model.errors import RunError
 from torchett.record.attempts import FORMAT as ATTEMPTS
 from torchett.record.attempts import attempts_path
 from torchett.record.clock import Anchor
-from torchett.record.layout import BACKGROUND, CHECKPOINT, FORMAT, FRAMES, SPAN, STEP, chunk
+from torchett.record.layout import (
+    BACKGROUND,
+    CHECKPOINT,
+    FRAMES,
+    SPAN,
+    STEP,
+    chunk,
+    header_line,
+)
 from torchett.runs.flights import FRAME_DTYPE
 
 
@@ -86,7 +94,6 @@ def _flight(history: History) -> bytes:
     """One log for all lanes: each chunk says whose it is."""
     names = history.accounts.names
     header = {
-        "format": FORMAT,
         "job": history.job.name,
         "attempt": 0,
         "rank": 0,
@@ -95,7 +102,7 @@ def _flight(history: History) -> bytes:
         "anchor": _anchor(history).to_json(),
         "accounts": names if len(names) > len(NAMES) else NAMES,
     }
-    out = [json.dumps(header).encode() + b"\n"]
+    out = [header_line(header)]
     rows = history.rows
     order = np.lexsort((rows.rank, rows.attempt))
     rows = rows.take(order)

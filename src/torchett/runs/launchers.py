@@ -11,6 +11,7 @@ from torchett.record.attempts import FORMAT, last_beat
 from torchett.record.clock import Anchor
 
 _JUMP_NS = 100_000_000
+_NOT_A_FACT = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 class Clocks:
@@ -101,7 +102,7 @@ def _read_log(path: Path, node: str, launches: Launches, clocks: Clocks) -> None
                 clocks.correct(anchor.host, int(fact["offset_ns"]), int(fact["error_ns"]))
             elif node == "0":
                 _take_event(fact, clocks.offset_ns(anchor), launches)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except _NOT_A_FACT:
             launches.notes.append(f"{path}:{number}: expected a line of {FORMAT}, skipped")
     beat = last_beat(path.parent) if node == "0" and anchor is not None else None
     if beat is not None and anchor is not None:
@@ -147,4 +148,9 @@ def _take_event(fact: dict[str, Any], offset_ns: int, launches: Launches) -> Non
 
 def _whole(fact: dict[str, Any], key: str) -> int | None:
     value = fact.get(key)
-    return None if value is None else int(value)
+    if value is None:
+        return None
+    number = int(value)
+    if abs(number) >= 1 << 62:
+        raise ValueError(fact)
+    return number

@@ -6,6 +6,7 @@
 `poll` takes in what is new. What was corrected or could not be read is said in `notes`.
 """
 
+import os
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -49,6 +50,10 @@ class RunReader:
 
     def poll(self) -> "RunReader":
         """Read what has been written since the last poll."""
+        try:
+            os.listdir(self.run)
+        except OSError as error:
+            raise RunError(f"{self.run}: not readable: {error.strerror}") from None
         clocks = Clocks()
         launches = read_launches(self.run, clocks)
         unreadable = list(self._read_flights())
@@ -70,7 +75,7 @@ class RunReader:
             return self.poll()
         self._placing = placing
         attempts, moved = attempts_of(launches, flights, numbers, clocks)
-        ranks = max([launches.ranks or 1, *(attempt.ranks for attempt in attempts)])
+        ranks = launches.ranks or max((attempt.ranks for attempt in attempts), default=1)
         self.job = Job(name=launches.job or self.run.name, ranks=ranks, attempts=attempts)
         self.now_ns = launches.now_ns
         self._take_logs(flights, launches)

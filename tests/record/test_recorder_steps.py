@@ -1,0 +1,222 @@
+"""Steps as a loop tells them: what counts as one, and under which number."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from player import UNIT_NS, Player, player
+
+from torchett.ledger import Rows
+from torchett.runs.reader import RunReader
+
+
+@pytest.fixture
+def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Player:
+    return player(tmp_path / "job", monkeypatch)
+
+
+def read(played: Player) -> RunReader:
+    """The record as it is on disk now; nothing was closed."""
+    return RunReader(played.run).poll()
+
+
+def steps(played: Player) -> list[tuple[int, int, float]]:
+    """Index, count and length in units of every step on record."""
+    rows = read(played).history().rows
+    rows = rows.take(rows.is_step)
+    lengths = ((rows.t1_ns - rows.t0_ns) / UNIT_NS).tolist()
+    return list(zip(rows.index.tolist(), rows.count.tolist(), lengths, strict=True))
+
+
+def spans(played: Player) -> list[tuple[str, float]]:
+    """Account and length in units of every span on record."""
+    history = read(played).history()
+    rows: Rows = history.rows.take(~history.rows.is_step)
+    names = [history.accounts.names[number] for number in rows.account.tolist()]
+    return list(zip(names, ((rows.t1_ns - rows.t0_ns) / UNIT_NS).tolist(), strict=True))
+
+
+class Loader:
+    """Batches 0 … size − 1; each takes `wait` units to come, and then `then` is raised."""
+
+    def __init__(self, played: Player, size: int, wait: int = 1, then: Exception | None = None):
+        self.played, self.size, self.wait, self.then = played, size, wait, then
+
+    def __iter__(self) -> Iterator[int]:
+        for i in range(self.size):
+            self.played.clock.add(self.wait)
+            yield i
+        if self.then:
+            raise self.then
+
+
+def test_each_turn_of_the_loop_is_a_step_from_start_on(played: Player) -> None:
+    """
+    w═s──s w═s──s w═s──s        numbered from 40
+    """
+    batches = []
+    for batch in played.recorder.steps(Loader(played, 3), 40):
+        batches.append(batch)
+        played.clock.add(2)
+    assert batches == [0, 1, 2]
+    assert steps(played) == [(40, 1, 2), (41, 1, 2), (42, 1, 2)]
+
+
+def test_waiting_is_data_wait_but_for_the_first_batch_of_all(played: Player) -> None:
+    """
+    first epoch   get_first_batch_data s w═s
+    second epoch  w═s w═s
+    """
+    for epoch in range(2):
+        for _ in played.recorder.steps(Loader(played, 2, wait=3), 2 * epoch):
+            played.clock.add(1)
+    waits = ["get_first_batch_data", "data_wait", "data_wait", "data_wait"]
+    assert sorted(spans(played)) == sorted((name, 3.0) for name in waits)
+
+
+def test_a_loader_without_batches_makes_no_step(played: Player) -> None:
+    """The batch after it is the first one all the same."""
+    assert list(played.recorder.steps([], 0)) == []
+    assert steps(played) == []
+    for _ in played.recorder.steps(Loader(played, 1, wait=3), 0):
+        played.clock.add(1)
+    assert ("get_first_batch_data", 3.0) in spans(played)
+
+
+def test_a_loop_left_after_its_work_counts_that_step(played: Player) -> None:
+    """
+    s──s s──s s──break
+    """
+    for batch in played.recorder.steps(Loader(played, 9), 0):
+        played.clock.add(2)
+        if batch == 2:
+            break
+    assert [index for index, _, _ in steps(played)] == [0, 1, 2]
+
+
+def test_a_loop_left_before_its_work_does_not(played: Player) -> None:
+    """
+    s──s s──s break             a turn much shorter than the one before did no work
+    """
+    for batch in played.recorder.steps(Loader(played, 9), 0):
+        if batch == 2:
+            break
+        played.clock.add(2)
+    assert [index for index, _, _ in steps(played)] == [0, 1]
+
+
+def test_a_loop_left_while_an_error_is_handled_counts_its_last_step_too(played: Player) -> None:
+    """
+    except MemoryError: s──s s──s s──break
+    """
+    try:
+        raise MemoryError
+    except MemoryError:
+        for batch in played.recorder.steps(Loader(played, 9), 0):
+            played.clock.add(2)
+            if batch == 2:
+                break
+    assert [index for index, _, _ in steps(played)] == [0, 1, 2]
+
+
+def test_a_turn_that_raises_is_no_finished_step(played: Player) -> None:
+    """
+    s──s s──s s──✗
+    """
+
+    def loop() -> None:
+        for batch in played.recorder.steps(Loader(played, 9), 0):
+            played.clock.add(2)
+            if batch == 2:
+                raise ZeroDivisionError("in the body")
+
+    with pytest.raises(ZeroDivisionError, match="in the body"):
+        loop()
+    assert [index for index, _, _ in steps(played)] == [0, 1]
+
+
+@pytest.mark.parametrize("size", [0, 1, 3])
+def test_what_the_loader_raises_reaches_the_loop(played: Player, size: int) -> None:
+    """
+    s──s s──s ✗ in the loader: the steps before it are finished
+    """
+
+    def loop() -> None:
+        for _ in played.recorder.steps(Loader(played, size, then=OSError("gone")), 0):
+            played.clock.add(2)
+
+    with pytest.raises(OSError, match="gone"):
+        loop()
+    assert [index for index, _, _ in steps(played)] == list(range(size))
+
+
+def test_a_step_that_raises_is_not_finished(played: Player) -> None:
+    """
+    with ett.step(0): ✗         and the error goes on as it was
+    """
+    with pytest.raises(ZeroDivisionError), played.recorder.step(0):
+        raise ZeroDivisionError
+    with played.recorder.step(1):
+        played.clock.add(2)
+    assert steps(played) == [(1, 1, 2)]
+
+
+def test_one_step_may_stand_for_many(played: Player) -> None:
+    """
+    with ett.step(20, count=10): …
+    """
+    with played.recorder.step(20, 10):
+        played.clock.add(5)
+    assert steps(played) == [(20, 10, 5)]
+    assert read(played).ledger().last_step == 29
+
+
+@pytest.mark.parametrize(
+    ("index", "expected"),
+    [(np.int64(7), 7), (np.int32(7), 7), (np.array(7), 7), (True, 1), (7.0, 7), ("7", 7)],
+)
+def test_a_number_of_any_kind_is_an_index(played: Player, index: Any, expected: int) -> None:
+    """The step counts, and nothing is said to be lost."""
+    with played.recorder.step(index):
+        played.clock.add(1)
+    assert steps(played) == [(expected, 1, 1)]
+    assert read(played).notes == []
+
+
+@pytest.mark.parametrize("index", [None, "seven", 1 << 70, object(), [1]])
+def test_what_is_no_number_costs_a_warning_and_that_step(
+    played: Player, index: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is raised into the loop, and the steps around it are kept."""
+    for i in (0, index, 2):
+        with played.recorder.step(i):
+            played.clock.add(1)
+    assert [index for index, _, _ in steps(played)] == [0, 2]
+    (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert "is not a step number" in warning.getMessage()
+
+
+@pytest.mark.parametrize("at", [0, 3])
+@pytest.mark.parametrize("count", [0, -3, 2.5, None, 1 << 34, 1 << 40])
+def test_an_impossible_count_costs_at_most_that_step(played: Player, count: Any, at: int) -> None:
+    """
+    s s s with step(3, count=0) s s … (700 of them)
+    """
+    for i in range(700):
+        with played.recorder.step(i, count if i == at else 1):
+            played.clock.add(1)
+    found = {index + k for index, count, _ in steps(played) for k in range(min(count, 300))}
+    assert found >= set(range(700)) - {at}
+
+
+def test_a_checkpoint_of_no_step_costs_a_warning(
+    played: Player, caplog: pytest.LogCaptureFixture
+) -> None:
+    for step in ("four", None, 1 << 70):
+        played.recorder.checkpoint_durable(step)  # type: ignore[arg-type]
+    played.recorder.checkpoint_durable(np.int64(4))
+    assert len(caplog.records) == 3
+    assert [c.step for c in read(played).history().checkpoints] == [4]
