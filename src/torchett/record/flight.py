@@ -184,7 +184,9 @@ class FlightWriter:
         frames = None
         if self._begun and not detail:
             frames = fold.fold_uniform(raw, begin, ahead, still_open, self._folded_ns)
-        if frames is None:
+        if frames is not None:
+            self._folded_ns = ENTRY.unpack_from(raw, len(raw) - ENTRY.size)[2]
+        else:
             entries = whole_entries(raw, begin)
             missing += upto - begin - len(entries)
             first = not self._begun
@@ -194,8 +196,7 @@ class FlightWriter:
             else:
                 later = whole_entries(ahead, upto)
                 frames = fold.fold(entries, later, still_open, first, self._folded_ns)
-        ends = [end for (_, _, end, *_) in ENTRY.iter_unpack(raw)]
-        self._folded_ns = max([self._folded_ns, *ends])
+            self._folded_ns = max([self._folded_ns, *(entry[2] for entry in entries)])
         if missing:
             self._drop(missing)
         if frames:
