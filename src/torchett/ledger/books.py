@@ -14,7 +14,7 @@ sends its attempt back to the start. The result is the same whichever way the ro
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import overload
 
@@ -85,9 +85,46 @@ class _Outcome:
     progress_ns: int | None = None
     last_end_ns: int | None = None
     limit: int | None = None  # steps from here on were lost
+    reached: int | None = None  # the highest step that was not
+    at_risk: tuple[int, int] = (-2, 0)  # of which durable step, rank-ns above it
     unsaved_ns: int = 0
     estimated_ns: int = 0
     losses: tuple[Loss, ...] = ()
+    fresh: bool = True  # not yet entered as it is
+
+
+@dataclass(slots=True, kw_only=True)
+class _Sheet:
+    """Two tables, attempt × account: all that is booked, and users' own before the first step."""
+
+    booked: Ints
+    own_start: Ints
+    outcomes: list[_Outcome | None]
+
+    @staticmethod
+    def blank(attempts: int, accounts: int) -> "_Sheet":
+        return _Sheet(
+            booked=np.zeros((attempts, accounts), dtype=np.int64),
+            own_start=np.zeros((attempts, accounts), dtype=np.int64),
+            outcomes=[None] * attempts,
+        )
+
+    def enter(self, position: int, outcome: _Outcome) -> None:
+        """Put an attempt's outcome in its row."""
+        missing = len(outcome.booked) - self.booked.shape[1]
+        if missing > 0:
+            self.booked = np.pad(self.booked, ((0, 0), (0, missing)))
+            self.own_start = np.pad(self.own_start, ((0, 0), (0, missing)))
+        width = len(outcome.booked)
+        self.booked[position, :width] = outcome.booked
+        self.own_start[position, :width] = outcome.own_start
+        self.booked[position, _EFFECTIVE] = outcome.steps_ns - outcome.unsaved_ns
+        self.booked[position, _UNSAVED] = outcome.unsaved_ns
+        self.outcomes[position] = outcome
+        outcome.fresh = False
+
+    def copied(self) -> "_Sheet":
+        return replace(self, booked=self.booked.copy(), own_start=self.own_start.copy())
 
 
 class Books:
@@ -99,6 +136,7 @@ class Books:
         self._outcomes: dict[int, _Outcome] = {}
         self._checkpoints: list[Checkpoint] = []
         self._frame = Window()
+        self._sheet = _Sheet.blank(0, 0)
 
     def post(self, batch: Batch) -> None:
         """Take in what is new; nothing is computed yet."""
@@ -143,7 +181,7 @@ class Books:
         for attempt in job.attempts:
             times = (attempt.start_ns, attempt.end_ns, latest.get(attempt.number))
             latest[attempt.number] = max(t for t in times if t is not None)
-        return window(job.attempts, latest, now_ns)
+        return window(job.attempts, latest, now_ns, self._frame)
 
     # Rule 2: one account per instant and rank ------------------------------------------------
 
@@ -223,24 +261,20 @@ class Books:
         cut_short = bool(frame.tenures) and frame.tenures[-1].failed
         if cut_short:
             limits = np.minimum(limits, durable + 1)
-        for position, limit in enumerate(limits.tolist()):
-            if outcomes[position].limit != limit:
-                self._bear(position, limit, numbers, outcomes)
+        if len(self._sheet.booked) != len(outcomes):
+            self._sheet = _Sheet.blank(len(outcomes), len(self.accounts.names))
         at_risk = 0
-        folios = [self._folios[number] for number in numbers]
-        if frame.live:
-            at_risk = sum(
-                above(part, durable + 1)[0] - above(part, max(limit, durable + 1))[0]
-                for folio, limit in zip(folios, limits.tolist(), strict=True)
-                for part in (folio.done, folio.open)
-            )
-        reached = [
-            highest_below(part, limit)
-            for folio, limit in zip(folios, limits.tolist(), strict=True)
-            for part in (folio.done, folio.open)
-        ]
+        for position, limit in enumerate(limits.tolist()):
+            outcome = outcomes[position]
+            if outcome.limit != limit:
+                self._bear(position, limit, numbers, outcomes)
+            if self._sheet.outcomes[position] is not outcome or outcome.fresh:
+                self._sheet.enter(position, outcome)
+            if frame.live and limit > durable + 1:
+                at_risk += self._at_risk(numbers[position], outcome, durable)
+        reached = (outcome.reached for outcome in outcomes)
         last_step = max((index for index in reached if index is not None), default=None)
-        attempts = _Attempts(frame.tenures, outcomes, self.accounts.names)
+        attempts = _Attempts(frame.tenures, outcomes, self._sheet.copied(), self.accounts.names)
         start, recover = _l1(frame, outcomes)
         return Ledger(
             job=job.name,
@@ -257,6 +291,15 @@ class Books:
             last_durable_step=durable,
         )
 
+    def _at_risk(self, number: int, outcome: _Outcome, durable: int) -> int:
+        """Rank-ns in the attempt's surviving steps above the last durable one."""
+        if outcome.at_risk[0] != durable:
+            folio = self._folios[number]
+            parts = [*folio.done, *folio.open]
+            net = above(parts, durable + 1)[0] - outcome.unsaved_ns
+            outcome.at_risk = durable, net
+        return outcome.at_risk[1]
+
     def _bear(
         self, position: int, limit: int, numbers: list[int], outcomes: list[_Outcome]
     ) -> None:
@@ -264,7 +307,8 @@ class Books:
         outcome = outcomes[position]
         folio = self._folios[numbers[position]]
         parts = [*folio.done, *folio.open]
-        outcome.limit = limit
+        outcome.limit, outcome.fresh, outcome.at_risk = limit, True, (-2, 0)
+        outcome.reached = highest_below(parts, limit)
         outcome.unsaved_ns, outcome.estimated_ns = above(parts, limit)
         outcome.losses = ()
         lowest = min((part.lowest for part in parts), default=0)
@@ -340,9 +384,14 @@ class _Attempts(Sequence[AttemptLedger]):
     """The attempts' ledgers, made when asked for: a job may have thousands."""
 
     def __init__(
-        self, tenures: Sequence[Tenure], outcomes: Sequence[_Outcome], names: Sequence[str]
+        self,
+        tenures: Sequence[Tenure],
+        outcomes: Sequence[_Outcome],
+        sheet: _Sheet,
+        names: Sequence[str],
     ) -> None:
-        self._tenures, self._outcomes, self._names = tenures, outcomes, list(names)
+        self._tenures, self._outcomes = tenures, outcomes
+        self._sheet, self._names = sheet, list(names)
         stepped = (i for i, outcome in enumerate(outcomes) if outcome.first_step is not None)
         self._started = next(stepped, len(outcomes))  # up to here it is start, then recover
 
@@ -357,18 +406,18 @@ class _Attempts(Sequence[AttemptLedger]):
         if isinstance(at, slice):
             return [self[i] for i in range(*at.indices(len(self)))]
         tenure, outcome = self._tenures[at], self._outcomes[at]
-        booked, own_start = self._table([outcome])
+        booked, own_start = self._sheet.booked[at], self._sheet.own_start[at]
         return AttemptLedger(
             tenure=tenure,
             first_step=outcome.first_step,
             progress_ns=outcome.progress_ns,
             last_end_ns=outcome.last_end_ns,
-            tree=self._tree(booked[0], own_start[0], tenure.position <= self._started),
+            tree=self._tree(booked, own_start, tenure.position <= self._started),
         )
 
     def tree(self) -> dict[str, dict[str, int]]:
         """Group → account → ns, over all attempts."""
-        booked, own_start = self._table(self._outcomes)
+        booked, own_start = self._sheet.booked, self._sheet.own_start
         early, late = slice(0, self._started + 1), slice(self._started + 1, None)
         tree = self._tree(booked[early].sum(axis=0), own_start[early].sum(axis=0), True)
         later = self._tree(booked[late].sum(axis=0), own_start[late].sum(axis=0), False)
@@ -377,22 +426,11 @@ class _Attempts(Sequence[AttemptLedger]):
                 tree[group][name] = tree[group].get(name, 0) + ns
         return tree
 
-    def _table(self, outcomes: Sequence[_Outcome]) -> tuple[Ints, Ints]:
-        """Two tables, attempt × account: all that is booked, and users' own before the start."""
-        booked = np.zeros((len(outcomes), len(self._names)), dtype=np.int64)
-        own_start = np.zeros_like(booked)
-        for i, outcome in enumerate(outcomes):
-            booked[i, : len(outcome.booked)] = outcome.booked
-            own_start[i, : len(outcome.own_start)] = outcome.own_start
-            booked[i, _EFFECTIVE] = outcome.steps_ns - outcome.unsaved_ns
-            booked[i, _UNSAVED] = outcome.unsaved_ns
-        return booked, own_start
-
     def _tree(self, booked: Ints, own_start: Ints, starting: bool) -> dict[str, dict[str, int]]:
         """Rule 4's groups: start accounts are `start` until a first step was made."""
         tree: dict[str, dict[str, int]] = {group: {} for group in GROUPS}
         start = "start" if starting else "recover"
-        for i, (name, ns) in enumerate(zip(self._names, booked.tolist(), strict=True)):
+        for i, (name, ns) in enumerate(zip(self._names, booked.tolist(), strict=False)):
             if not ns:
                 continue
             if i >= len(ACCOUNTS):

@@ -56,10 +56,19 @@ class Window:
         return sum(tenure.rank_ns for tenure in self.tenures)
 
 
-def window(attempts: Sequence[Attempt], latest: Mapping[int, int], now_ns: int | None) -> Window:
-    """The window of `attempts` (in order); `latest` is the greatest time seen in each one."""
+def window(
+    attempts: Sequence[Attempt],
+    latest: Mapping[int, int],
+    now_ns: int | None,
+    before: Window | None = None,
+) -> Window:
+    """The window of `attempts` (in order); `latest` is the greatest time seen in each one.
+
+    Tenures of the window `before` are taken over where they are still the same.
+    """
     if not attempts:
         return Window()
+    known = before.tenures if before is not None else ()
     tenures: list[Tenure] = []
     requeue_ns = 0
     for position, attempt in enumerate(attempts):
@@ -73,6 +82,11 @@ def window(attempts: Sequence[Attempt], latest: Mapping[int, int], now_ns: int |
                 lo_ns = previous
             else:
                 requeue_ns += begin - previous
+        same = known[position] if position < len(known) else None
+        now = (attempt, lo_ns, hi_ns, state)
+        if same is not None and now == (same.attempt, same.lo_ns, same.hi_ns, same.state):
+            tenures.append(same)
+            continue
         tenures.append(
             Tenure(
                 position=position,
