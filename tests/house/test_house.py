@@ -18,6 +18,7 @@ LEANS = {
     "runs": {"model", "record", "ledger"},
     "launch": {"model", "record", "ledger", "runs"},
     "report": {"model", "ledger"},
+    "startup": {"model", "record"},
 }
 ROOMS = [path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()]
 
@@ -57,7 +58,10 @@ def test_importing_torchett_brings_nothing_heavy() -> None:
 def test_the_public_names_are_these() -> None:
     import torchett
 
-    assert torchett.__all__ == ["blocked", "checkpoint_durable", "init", "stage", "step", "steps"]
+    assert torchett.__all__ == [
+        "Plan", "background_imports", "blocked", "checkpoint_durable", "init", "remember_shapes",
+        "stage", "step", "steps", "synthetic_like", "warm_up",
+    ]  # fmt: skip
 
 
 def test_every_room_and_command_is_in_the_documents() -> None:

@@ -2,7 +2,6 @@
 
 import atexit
 import logging
-import multiprocessing
 import os
 import sys
 import threading
@@ -96,7 +95,7 @@ def _make(
     from torchett.record.flight import FlightWriter
 
     env = os.environ
-    worker = multiprocessing.current_process().daemon and rank is None
+    worker = _is_loader_worker() and rank is None
     if env.get("ETT_DISABLE") == "1" or worker:
         return Silent(), None
     here = anchor()
@@ -139,6 +138,12 @@ def _make(
     atexit.register(_leave, os.getpid())
     os.register_at_fork(after_in_child=_be_silent)
     return recorder, who.run
+
+
+def _is_loader_worker() -> bool:
+    """Whether this is a daemonic child of multiprocessing: a loader's worker, not a rank."""
+    processes = sys.modules.get("multiprocessing.process")
+    return processes is not None and bool(processes.current_process().daemon)
 
 
 def _job_start(env: "os._Environ[str]") -> str:

@@ -5,7 +5,6 @@ by one anchor however often its wall clock is stepped in between.
 """
 
 import os
-import socket
 import time
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -53,7 +52,7 @@ def anchor() -> Anchor:
         after = time.monotonic_ns()
         readings.append((after - before, wall, (before + after) // 2))
     _, wall, mono = min(readings)
-    return Anchor(host=socket.gethostname(), clock=_clock_id(), wall_ns=wall, mono_ns=mono)
+    return Anchor(host=os.uname().nodename, clock=_clock_id(), wall_ns=wall, mono_ns=mono)
 
 
 def _clock_id() -> str:
@@ -62,7 +61,7 @@ def _clock_id() -> str:
             boot = file.read().strip()
         return f"{boot}/{os.readlink('/proc/self/ns/time')}"
     except OSError:
-        return socket.gethostname()
+        return os.uname().nodename
 
 
 def process_start_ticks(pid: int | str = "self") -> int | None:

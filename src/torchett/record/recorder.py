@@ -4,7 +4,6 @@ Nothing here raises, blocks, synchronises a device or grows without bound. A rec
 write says so once and turns into a `Silent` one.
 """
 
-import dis
 import logging
 import struct
 import sys
@@ -171,6 +170,8 @@ def _is_left_on_purpose() -> bool:
     Then the loop's frame is at the instruction that lets go of its iterator; an exception lets
     go of it wherever it was raised.
     """
+    import dis
+
     frame = sys._getframe(2)
     return dis.opname[frame.f_code.co_code[frame.f_lasti]] in ("POP_TOP", "POP_ITER")
 

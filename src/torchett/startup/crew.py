@@ -1,0 +1,158 @@
+"""The threads that work on one run of a plan.
+
+    main thread    dispatch │ a main stage │ wait ┄┄┄ │ a main stage │ wait ┄┄ done
+    stage thread            │ its stage ──────────────┤ dispatch (starts what it held up)
+    stage thread            │ its stage ──────┤ dispatch
+
+Whoever finishes a stage hands out what may now start; so nothing waits for the main thread
+while that is busy with a stage of its own.
+"""
+
+import inspect
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from torchett.record.clock import now_ns
+from torchett.startup.apart import call_apart
+from torchett.startup.plan_run import StageRun
+from torchett.startup.schedule import Stage, may_start
+from torchett.startup.surroundings import (
+    Surroundings,
+    generators,
+    moved,
+    own_random_numbers,
+    seed_of,
+)
+
+
+class Crew:
+    """One run of a plan; `stages` are in serial order. The condition guards all that it holds."""
+
+    def __init__(
+        self, stages: Sequence[Stage], functions: Mapping[str, Callable[..., Any]], seed: int
+    ) -> None:
+        self._waiting = list(stages)
+        self._running: list[Stage] = []
+        self._on_main: Stage | None = None  # handed out, and the main thread has yet to take it
+        self._functions = functions
+        self._seed = seed
+        self._main = threading.get_ident()
+        self._turn = threading.Condition()
+        self._around = Surroundings()
+        self._processes: list[BaseProcess] = []
+        self.results: dict[str, Any] = {}
+        self.errors: dict[str, BaseException] = {}
+        self.runs: dict[str, StageRun] = {}
+        self.drew: list[Stage] = []  # that drew random numbers; known only when working alone
+
+    def work(self) -> None:
+        """Run everything: stages on main here, the others on threads."""
+        try:
+            while (stage := self._next_on_main()) is not None:
+                self._perform(stage)
+                if isinstance(error := self.errors.get(stage.name), KeyboardInterrupt):
+                    raise error
+        except BaseException:  # Ctrl-C: nobody waits for what is still running
+            with self._turn:
+                self._waiting.clear()
+            for process in self._processes:
+                process.terminate()
+            raise
+
+    def work_alone(self) -> None:
+        """Run everything one after the other, on this thread."""
+        for stage in list(self._waiting):
+            before = generators()
+            self._perform(stage)
+            if stage.name in self.errors:
+                return
+            if not stage.rng and moved(before):
+                self.drew.append(stage)
+
+    def _next_on_main(self) -> Stage | None:
+        """Wait for a stage that is to run on this thread; None once all is over."""
+        with self._turn:
+            self._around = Surroundings()  # the last stage may have chosen this rank's device
+            self._dispatch()
+            while self._running:
+                if (stage := self._on_main) is not None:
+                    self._on_main = None
+                    if not self.errors:
+                        return stage
+                    self._running.remove(stage)
+                else:
+                    self._turn.wait()
+            return None
+
+    def _dispatch(self) -> None:
+        """Start what may start, in serial order. The condition is held."""
+        for stage in list(self._waiting):
+            if self.errors:
+                return
+            if not may_start(
+                stage, waiting=self._waiting, running=self._running, done=self.results
+            ):
+                continue
+            self._waiting.remove(stage)
+            self._running.append(stage)
+            if stage.runs == "main":
+                self._on_main = stage
+                continue
+            try:  # daemons: after a Ctrl-C the interpreter must not wait for a data service
+                target, name = self._perform_and_go_on, f"ett-{stage.name}"
+                threading.Thread(target=target, args=(stage,), name=name, daemon=True).start()
+            except RuntimeError as error:  # no more threads
+                self.errors[stage.name] = error
+                self._running.remove(stage)
+
+    def _perform_and_go_on(self, stage: Stage) -> None:
+        self._perform(stage)
+        with self._turn:
+            self._dispatch()
+            self._turn.notify_all()
+
+    def _perform(self, stage: Stage) -> None:
+        """Run one stage on this thread and keep what came of it."""
+        error, result = None, None
+        t0 = now_ns()
+        try:
+            result = self._call(stage)
+        except BaseException as raised:  # SystemExit too: it is the plan's to raise
+            error = raised
+        run = StageRun(stage=stage, t0_ns=t0, t1_ns=now_ns())
+        with self._turn:
+            self.runs[stage.name] = run
+            if error is None:
+                self.results[stage.name] = result
+            else:
+                self.errors[stage.name] = error
+            if stage in self._running:
+                self._running.remove(stage)
+
+    def _call(self, stage: Stage) -> Any:
+        function = self._functions[stage.name]
+        args = tuple(self.results[name] for name in stage.after) if takes_results(function) else ()
+        seed = seed_of(self._seed, stage.name)
+        if stage.runs == "process":
+            own = seed if stage.rng else None
+            return call_apart(function, args, seed=own, started=self._processes.append)
+        with own_random_numbers(seed) if stage.rng else nullcontext():
+            if threading.get_ident() == self._main:
+                return function(*args)
+            return self._around.call(function, *args)
+
+
+def takes_results(function: Callable[..., Any]) -> bool:
+    """Whether a stage wants the results of those it is after, or just to wait for them."""
+    parameters = inspect.signature(function).parameters.values()
+    return any(p.kind is p.VAR_POSITIONAL for p in parameters) or bool(required(function))
+
+
+def required(function: Callable[..., Any]) -> list[str]:
+    """The parameters that must be given by position."""
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    return [p.name for p in parameters if p.kind in by_position and p.default is p.empty]

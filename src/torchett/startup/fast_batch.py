@@ -1,0 +1,252 @@
+"""The compile begins on a fast batch, while the loader still waits for the first real one.
+
+    without    │ first batch ┄┄┄┄┄┄┄┄ │ compile forward, backward │ step 0
+    with       │ first batch ┄┄┄┄┄┄┄┄ │ step 0
+               │ compile on a fast one ─── │                        hidden, in the background
+
+    with ett.warm_up(model, loss, fast_batch=ett.synthetic_like(shapes)):
+        first = next(batches)         # leaving the block waits for the compile
+
+What runs forward and backward is a *shadow* of the model: the same modules and code, parameters
+that share the originals' memory and have gradients of their own, buffers that are copies. The
+code that is compiled belongs to the classes, so it is what the original's first step needs, and
+the original itself is never touched. A step that comes before the compile is over would compile
+once more: `join()` first.
+
+Random numbers. If forward draws from the CPU's generator (dropout on a CPU), a thread that does
+so would move the numbers under the script's feet. The thread finds out by a rehearsal without
+compiling that stops before the first such draw; then nothing overlaps and `join()` compiles,
+with the generators put back. Draws on a GPU are put back when the thread ends: do not draw there
+in the meantime.
+"""
+
+import copy
+import inspect
+import logging
+import os
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, TypeVar
+
+from torchett.record import stage
+from torchett.startup.shapes import map_tensors
+from torchett.startup.surroundings import (
+    Surroundings,
+    generators,
+    kept_random_numbers,
+    no_rewinding,
+    restore,
+)
+
+T = TypeVar("T")
+log = logging.getLogger("torchett")
+
+
+def warm_up(
+    model: Any,
+    loss: Callable[[Any, Any], Any],
+    *,
+    fast_batch: Any,
+    dynamic: Collection[int] = (),
+    meet: bool = True,
+) -> "WarmUp":
+    """A compile that has begun on a thread: of `loss(model, batch)` and its backward.
+
+    `loss` is what the training step computes, autocast and all; `model` is the compiled model as
+    the step uses it (`torch.compile(model)`, `model.compile()`, with DDP inside or outside).
+    `fast_batch` is a batch as `loss` takes it, or a function that makes one, called on the
+    thread. With `dynamic={0}` the first dimension of every tensor in it may differ later.
+    Where ranks have formed a group, `join()` lets them meet, unless `meet=False`.
+
+    Trouble is logged, kept as `.error` and never raised: the first step then compiles as ever.
+    """
+    return WarmUp(model, loss, fast_batch, tuple(dynamic), meet)
+
+
+class WarmUp:
+    """A compile under way. Also a context manager: leaving the body joins."""
+
+    def __init__(
+        self,
+        model: Any,
+        loss: Callable[[Any, Any], Any],
+        fast_batch: Any,
+        dynamic: tuple[int, ...],
+        meet: bool,
+    ) -> None:
+        self._loss, self._fast_batch, self._dynamic = loss, fast_batch, dynamic
+        self._meet = meet
+        self._joined = False
+        self._shadow: Any = None
+        self._later: Callable[[], None] | None = None
+        self._thread: threading.Thread | None = None
+        self.error: Exception | None = None
+        if os.environ.get("ETT_DISABLE") == "1":
+            self._joined = True
+            return
+        try:
+            self._shadow = shadow(model)
+        except Exception as error:
+            self._failed(error)
+            return
+        self._thread = threading.Thread(
+            target=Surroundings().call, args=(self._work,), name="ett-warm-up", daemon=True
+        )
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait until the first step has nothing left to compile; at once from then on."""
+        if self._joined:
+            return
+        self._joined = True
+        with stage("pt2_compile"):
+            if self._thread is not None:
+                self._thread.join()
+            if self._later is not None:
+                self._guarded(self._later)
+            self._later = self._shadow = self._fast_batch = None
+            if self._meet:
+                self._guarded(_barrier)
+
+    def then(self, batches: Iterable[T]) -> Iterator[T]:
+        """The batches; the first is fetched, and handed out once the compile is over.
+
+        for batch in ett.steps(warm.then(loader)): …
+        """
+        for batch in batches:
+            self.join()
+            yield batch
+
+    def __enter__(self) -> "WarmUp":
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is None:  # an error of the script's own is not kept waiting
+            self.join()
+
+    def _work(self) -> None:
+        """What the thread does."""
+        with stage("pt2_compile", background=True):
+            self._guarded(self._rehearse_and_run)
+
+    def _rehearse_and_run(self) -> None:
+        made = self._fast_batch() if callable(self._fast_batch) else self._fast_batch
+        batch = map_tensors(lambda tensor: _marked(tensor, self._dynamic), made)
+        before = generators()
+        drawn = rehearse(self._shadow, self._loss, batch)
+        if "cpu" in drawn:
+            self._later = lambda: self._run_kept(batch)
+        else:
+            with no_rewinding():
+                self._run(batch)
+        restore({name: before[name] for name in before.keys() & drawn})
+
+    def _run_kept(self, batch: Any) -> None:
+        with kept_random_numbers():
+            self._run(batch)
+
+    def _run(self, batch: Any) -> None:
+        self._loss(self._shadow, batch).backward()
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        self.error = error
+        log.warning("torchett: the warm-up did not work, the first step compiles: %r", error)
+
+
+def shadow(model: Any) -> Any:
+    """A copy of the model whose parameters share their memory with the original's.
+
+    Forward and backward of the copy leave the original's weights, gradients, buffers and hooks
+    on gradients alone; copies of DDP modules do not talk to other ranks.
+    """
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    memo: dict[int, Any] = {}
+    for parameter in model.parameters():
+        if type(parameter) is torch.nn.Parameter:
+            # .data, not .detach(): a restore may write to the weights while we run.
+            twin = torch.nn.Parameter(parameter.data, requires_grad=parameter.requires_grad)
+            twin.__dict__.update(parameter.__dict__)
+            memo[id(parameter)] = twin
+    made = copy.deepcopy(model, memo)
+    for original, module in zip(model.modules(), made.modules(), strict=True):
+        if (compiled := getattr(original, "_compiled_call_impl", None)) is not None:
+            # model.compile(): a copy leaves it behind, so compile the copy the same way.
+            context = inspect.getclosurevars(compiled).nonlocals["self"]
+            module._compiled_call_impl = context(module._call_impl)
+        if isinstance(module, DistributedDataParallel):
+            module.require_backward_grad_sync = False
+            module.require_forward_param_sync = False
+    return made
+
+
+def rehearse(model: Any, loss: Callable[[Any, Any], Any], batch: Any) -> set[str]:
+    """The kinds of device whose generators `loss` draws from; on the CPU nothing is drawn.
+
+    Computes the loss once, eagerly: code that torch.compile meets under a dispatch mode would
+    never be compiled again, so compiling is off meanwhile (for all threads: it is a short while).
+    """
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    drawn: set[str] = set()
+
+    class Drawing(Exception):  # noqa: N818  (a signal, not an error)
+        pass
+
+    class Watch(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(
+            self, op: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            kwargs = kwargs or {}
+            if torch.Tag.nondeterministic_seeded in op.tags:
+                drawn.update(_drawn_by(op, args, kwargs))
+                if "cpu" in drawn:
+                    raise Drawing
+            return op(*args, **kwargs)
+
+    try:
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"), Watch():
+            loss(model, batch)
+    except Drawing:
+        pass
+    return drawn
+
+
+def _drawn_by(op: Any, args: Any, kwargs: Any) -> set[str]:
+    """The kind of device whose own generator this call of a random operator draws from."""
+    import torch
+
+    given = dict(zip((a.name for a in op._schema.arguments), args, strict=False)) | kwargs
+    if given.get("generator") is not None or given.get("dropout_p") == 0.0:
+        return set()
+    tensors = [value for value in given.values() if isinstance(value, torch.Tensor)]
+    device = tensors[0].device if tensors else torch.device(given.get("device") or "cpu")
+    return {device.type}
+
+
+def _marked(tensor: Any, dims: tuple[int, ...]) -> Any:
+    """The tensor with these dimensions marked dynamic; the caller's own stays unmarked."""
+    import torch._dynamo
+
+    if not dims:
+        return tensor
+    marked = tensor.detach().requires_grad_(tensor.requires_grad)
+    for dim in dims:
+        if dim < tensor.dim():
+            torch._dynamo.maybe_mark_dynamic(marked, dim)
+    return marked
+
+
+def _barrier() -> None:
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        dist.barrier()

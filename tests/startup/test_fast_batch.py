@@ -1,0 +1,421 @@
+"""The compile on a fast batch: nothing is left to compile, and nothing else has changed."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch._dynamo
+from torch import Tensor, nn
+
+from torchett.record import api
+from torchett.record.recorder import Silent
+from torchett.startup import remember_shapes, synthetic_like, warm_up
+
+THREAD = "ett-warm-up"
+
+
+@pytest.fixture
+def compiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The thread of every compile, forward or backward, from an empty cache of code on."""
+    monkeypatch.setattr(api, "_recorder", Silent())
+    torch._dynamo.reset()
+    found: list[str] = []
+    torch._dynamo.callback.on_compile_start(lambda _: found.append(threading.current_thread().name))
+    yield found
+    torch._dynamo.reset()
+
+
+class Net(nn.Module):
+    """Weights, running statistics and, if asked, dropout."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.first = nn.Linear(16, 32)
+        self.norm = nn.BatchNorm1d(32)
+        self.drop = nn.Dropout(dropout)
+        self.last = nn.Linear(32, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden: Tensor = self.drop(torch.relu(self.norm(self.first(x))))
+        out: Tensor = self.last(hidden)
+        return out
+
+
+def loss(model: Callable[[Tensor], Tensor], batch: Tensor) -> Tensor:
+    return model(batch).float().square().mean()
+
+
+def autocast_loss(model: Callable[[Tensor], Tensor], batch: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return loss(model, batch)
+
+
+def batch(rows: int = 8) -> Tensor:
+    return torch.randn(rows, 16, generator=torch.Generator().manual_seed(rows))
+
+
+def wrapped(net: Net) -> nn.Module:
+    return torch.compile(net, backend="aot_eager")  # type: ignore[return-value]
+
+
+def slow(graph: Any, inputs: Any) -> Any:
+    """A backend that waits a while, as inductor waits for g++."""
+    from torch._dynamo.backends.registry import lookup_backend
+
+    time.sleep(1.0)
+    return lookup_backend("aot_eager")(graph, inputs)
+
+
+def in_place(net: Net) -> nn.Module:
+    net.compile(backend="aot_eager")
+    return net
+
+
+def by_block(net: Net) -> nn.Module:
+    net.first = torch.compile(net.first, backend="aot_eager")  # type: ignore[assignment]
+    net.last.compile(backend="aot_eager")
+    return net
+
+
+def whole(net: Net) -> nn.Module:
+    return torch.compile(net, backend="aot_eager", fullgraph=True)  # type: ignore[return-value]
+
+
+# Nothing is left to compile ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("compiled", "computes"),
+    [
+        (wrapped, loss),
+        (wrapped, autocast_loss),
+        (in_place, loss),
+        (by_block, autocast_loss),
+        (whole, loss),
+    ],
+)
+def test_the_first_real_step_compiles_nothing(
+    compiles: list[str], compiled: Callable[[Net], nn.Module], computes: Any
+) -> None:
+    model = compiled(Net())
+    warm = warm_up(model, computes, fast_batch=batch)
+    warm.join()
+    assert warm.error is None
+    assert set(compiles) == {THREAD}
+    compiles.clear()
+    for _ in range(2):
+        computes(model, batch()).backward()
+    assert compiles == []
+
+
+def test_a_compiled_step_function_is_warmed_too(compiles: list[str]) -> None:
+    step = torch.compile(loss, backend="aot_eager")
+    net = Net()
+    warm_up(net, step, fast_batch=batch()).join()
+    assert set(compiles) == {THREAD}
+    compiles.clear()
+    step(net, batch()).backward()
+    assert compiles == []
+
+
+def test_the_callers_autocast_and_default_device_hold_on_the_thread(compiles: list[str]) -> None:
+    model = wrapped(Net())
+    torch.set_default_device("cpu")
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            warm_up(model, loss, fast_batch=batch()).join()
+            assert compiles
+            compiles.clear()
+            loss(model, batch()).backward()
+    finally:
+        torch.set_default_device(None)
+    assert compiles == []
+
+
+def test_a_dimension_said_to_be_dynamic_may_differ(compiles: list[str]) -> None:
+    model, fast = wrapped(Net()), batch(8)
+    warm_up(model, loss, fast_batch=fast, dynamic={0}).join()
+    assert compiles
+    compiles.clear()
+    for rows in (12, 20, 8):
+        loss(model, batch(rows)).backward()
+    assert compiles == []
+    assert "dynamo" not in " ".join(vars(fast))  # the caller's own tensor is not marked
+
+
+DDP = """
+import os, sys, threading, torch, torch.distributed as dist, torch._dynamo
+from torch.nn.parallel import DistributedDataParallel
+sys.path.insert(0, os.path.dirname(sys.argv[1]))
+from test_fast_batch import Net, autocast_loss, batch
+from torchett.startup import warm_up
+rank = int(sys.argv[3])
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
+compiles = []
+def trained(kind, warm):
+    torch._dynamo.reset()
+    torch._dynamo.callback.on_compile_start(
+        lambda _: compiles.append(threading.current_thread().name)
+    )
+    torch.manual_seed(0)
+    net = Net()
+    if kind == "outer":
+        model = torch.compile(DistributedDataParallel(net), backend="aot_eager")
+    else:
+        model = DistributedDataParallel(torch.compile(net, backend="aot_eager"))
+    if warm:
+        handle = warm_up(model, autocast_loss, fast_batch=batch())
+        dist.all_reduce(torch.ones(1))  # the script's own collectives go on meanwhile
+        handle.join()
+        assert handle.error is None, handle.error
+        assert set(compiles) == {"ett-warm-up"}, compiles
+        assert all(weight.grad is None for weight in net.parameters())
+    compiles.clear()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for step in range(3):
+        autocast_loss(model, batch(8) + rank).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert not warm or compiles == [], compiles
+    compiles.clear()
+    return net.state_dict()
+trained("inner", True)
+plain, warm = trained("outer", False), trained("outer", True)
+assert all(torch.equal(plain[name], warm[name]) for name in plain)
+dist.destroy_process_group()
+print("same")
+"""
+
+
+def test_ranks_of_a_compiled_ddp_model_compile_nothing_more(tmp_path: Path) -> None:
+    """torch.compile(DDP(net)) and DDP(torch.compile(net)), two ranks: and the same weights."""
+    ranks = []
+    for rank in range(2):
+        env = {"ETT_DISABLE": "", "ETT_RUNS": str(tmp_path / "runs"), "OMP_NUM_THREADS": "1"}
+        argv = [sys.executable, "-c", DDP, __file__, str(tmp_path / "meet"), str(rank)]
+        pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        ranks.append(subprocess.Popen(argv, env=os.environ | env, text=True, **pipe))  # type: ignore[call-overload]
+    said = [rank.communicate(timeout=120)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(said)
+
+
+# Nothing else has changed --------------------------------------------------------------------
+
+
+def trained(dropout: float, *, warm: bool) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+    """Weights and buffers after three steps, what the script drew meanwhile, and the generator."""
+    torch.manual_seed(0)
+    random.seed(0)
+    model = torch.compile(Net(dropout), backend=slow)
+    handle = warm_up(model, loss, fast_batch=batch()) if warm else None
+    drawn = []
+    for _ in range(100):  # the loader's seeds, say, while the thread is at work
+        drawn.append(torch.cat([torch.rand(3), torch.tensor([random.random()])]))
+        time.sleep(0.005)
+    if handle:
+        handle.join()
+        assert handle.error is None
+    assert all(weight.grad is None for weight in model.parameters())
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(3):
+        loss(model, batch()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    drawn.append(torch.cat([torch.rand(3), torch.tensor([random.random()])]))
+    return model.state_dict(), torch.stack(drawn), torch.get_rng_state()
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_weights_buffers_and_random_numbers_are_as_without(
+    compiles: list[str], dropout: float
+) -> None:
+    """With dropout the CPU's generator is drawn from: then it is join() that compiles."""
+    weights, drawn, generator = trained(dropout, warm=True)
+    assert set(compiles) == ({"MainThread"} if dropout else {THREAD})
+    torch._dynamo.reset()
+    plain_weights, plain_drawn, plain_generator = trained(dropout, warm=False)
+    assert weights.keys() == plain_weights.keys()
+    assert all(torch.equal(weights[name], plain_weights[name]) for name in weights)
+    assert torch.equal(drawn, plain_drawn)
+    assert torch.equal(generator, plain_generator)
+
+
+def test_gradients_that_exist_stay_as_they_are(compiles: list[str]) -> None:
+    net = Net()
+    model = wrapped(net)
+    for weight in net.parameters():
+        weight.grad = torch.full_like(weight, 7.0)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    warm_up(model, loss, fast_batch=batch()).join()
+    assert compiles
+    assert all(bool((weight.grad == 7.0).all()) for weight in net.parameters())  # type: ignore[union-attr]
+    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+
+
+def test_weights_may_be_restored_while_it_compiles(compiles: list[str]) -> None:
+    net = Net()
+    warm = warm_up(wrapped(net), loss, fast_batch=batch())
+    restored = {name: torch.full_like(value, 2) for name, value in net.state_dict().items()}
+    while warm._thread is not None and warm._thread.is_alive():
+        net.load_state_dict(restored)
+    warm.join()
+    assert warm.error is None
+    assert all(torch.equal(restored[name], value) for name, value in net.state_dict().items())
+
+
+def test_trouble_is_kept_and_not_raised(
+    compiles: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    def fetch() -> Tensor:
+        raise OSError("the fast store is down")
+
+    model = wrapped(Net())
+    with warm_up(model, loss, fast_batch=fetch) as warm:
+        pass
+    assert isinstance(warm.error, OSError)
+    assert "the first step compiles: OSError('the fast store is down')" in caplog.text
+    net = Net()
+    net.lock = threading.Lock()  # type: ignore[assignment]
+    assert isinstance(warm_up(net, loss, fast_batch=batch()).error, TypeError)
+    loss(model, batch()).backward()
+    assert compiles
+
+
+def test_an_error_in_the_body_is_not_kept_waiting(compiles: list[str]) -> None:
+    held = threading.Event()
+    with pytest.raises(KeyError), warm_up(wrapped(Net()), loss, fast_batch=held.wait) as warm:
+        raise KeyError
+    assert warm._thread is not None
+    assert warm._thread.is_alive()
+    held.set()
+
+
+def test_switched_off_it_does_nothing(compiles: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ETT_DISABLE", "1")
+    warm_up(wrapped(Net()), loss, fast_batch=batch()).join()
+    assert compiles == []
+
+
+# What it wins --------------------------------------------------------------------------------
+
+
+class Watched(Silent):
+    """Spans as they are told, with their lengths."""
+
+    def __init__(self) -> None:
+        self.spans: list[tuple[str, bool, float]] = []
+
+    def span(self, account: str, background: bool = False) -> Any:
+        from contextlib import contextmanager
+
+        @contextmanager
+        def timed() -> Iterator[None]:
+            begin = time.monotonic()
+            yield
+            self.spans.append((account, background, time.monotonic() - begin))
+
+        return timed()
+
+
+def test_the_first_step_comes_at_the_longer_of_fetch_and_compile_not_at_their_sum(
+    compiles: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    loader    │ first batch ┄┄┄┄┄┄┄ │ step 0
+    thread    │ compile ─────── │
+    """
+    watched = Watched()
+    monkeypatch.setattr(api, "_recorder", watched)
+    model = torch.compile(Net(), backend=slow)
+    fetch_s = 1.5
+
+    def loader() -> Iterator[Tensor]:
+        time.sleep(fetch_s)
+        yield batch()
+
+    began = time.monotonic()
+    warm = warm_up(model, loss, fast_batch=batch())
+    for first in warm.then(loader()):
+        waited = time.monotonic() - began
+        compiled_on = set(compiles)
+        compiles.clear()
+        loss(model, first).backward()
+    assert (compiled_on, compiles) == ({THREAD}, [])
+    spans = {background: took for account, background, took in watched.spans}
+    assert {account for account, _, _ in watched.spans} == {"pt2_compile"}
+    compile_s, joined_s = spans[True], spans[False]
+    slack_s = 0.5 * min(fetch_s, compile_s)
+    assert compile_s > 1.0
+    assert waited < max(fetch_s, compile_s) + slack_s
+    assert joined_s < max(0.0, compile_s - fetch_s) + slack_s
+
+
+# Shapes --------------------------------------------------------------------------------------
+
+
+@dataclass
+class Sample:
+    tokens: Tensor
+    weights: Tensor
+    name: str
+
+
+class Pair(NamedTuple):
+    left: Tensor
+    right: Tensor
+
+
+def test_a_batch_made_up_has_the_shapes_of_the_remembered_one() -> None:
+    real = {
+        "sample": Sample(torch.randint(3, 50, (4, 6)), torch.rand(6, 4).t(), "a"),
+        "pair": Pair(torch.ones(2, 3, dtype=torch.bfloat16), torch.tensor([True, False])),
+        "more": [torch.zeros(0, 3), (torch.rand(3, 1).expand(3, 5), 0.5, None)],
+        7: torch.full((3, 2), -100),
+    }
+    generator = torch.get_rng_state()
+    made = synthetic_like(json.loads(json.dumps(remember_shapes(real))))
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert isinstance(made["sample"], Sample)
+    assert isinstance(made["pair"], Pair)
+    assert made["sample"].name == "a"
+    assert made["more"][1][1:] == (0.5, None)
+    for ours, theirs in zip(tensors(made), tensors(real), strict=True):
+        assert ours.shape == theirs.shape
+        assert ours.stride() == theirs.stride()
+        assert (ours.dtype, ours.device) == (theirs.dtype, theirs.device)
+    assert int(made["sample"].tokens.min()) >= 0
+    assert int(made["sample"].tokens.max()) <= int(real["sample"].tokens.max())  # type: ignore[union-attr]
+
+
+def tensors(batch: Any) -> list[Tensor]:
+    sample, pair, more = batch["sample"], batch["pair"], batch["more"]
+    return [sample.tokens, sample.weights, *pair, more[0], more[1][0], batch[7]]
+
+
+def test_a_bag_of_embeddings_takes_the_offsets() -> None:
+    bag = nn.EmbeddingBag(100, 4)
+    offsets = torch.tensor([0, 0, 5, 9])
+    ids, made = synthetic_like(remember_shapes((torch.randint(0, 100, (12,)), offsets)))
+    assert torch.equal(made, offsets)
+    assert bag(ids, made).shape == (4, 4)
+
+
+def test_what_cannot_be_made_up_is_refused_with_one_line() -> None:
+    with pytest.raises(ValueError, match="a batch holds a Event: expected tensors and numbers"):
+        remember_shapes([threading.Event()])
+    with pytest.raises(ValueError, match=r"layout torch.sparse_coo: expected a dense one"):
+        remember_shapes(torch.eye(2).to_sparse())
+    with pytest.raises(ValueError, match="the batch was a os:system: import its module first"):
+        synthetic_like({"type": "os:system", "fields": {}})
+    with pytest.raises(ValueError, match="expected a batch's shapes, found 'shape'"):
+        synthetic_like({"shape": [1]})
