@@ -50,7 +50,7 @@ class _Folio:
     parts: list[Rows] = field(default_factory=list)  # every row ever posted
     latest_ns: int = -NEVER
     fresh: bool = True  # rows have come since the last sweep
-    key: tuple[int, int, int, int] | None = None  # lo, start, hi and ranks it was swept with
+    key: tuple[int, int, int, int, str] | None = None  # what of its tenure it was swept with
     tail: list[Rows] = field(default_factory=list)  # rows not settled for good
     settled: Found | None = None
     from_ns: Ints | None = None  # per rank: up to where it is settled
@@ -192,10 +192,10 @@ class Books:
         for tenure in tenures:
             number, ranks = tenure.attempt.number, tenure.attempt.ranks
             folio = self._folios[number]
-            key = (tenure.lo_ns, tenure.start_ns, tenure.hi_ns, ranks)
+            key = (tenure.lo_ns, tenure.start_ns, ranks, tenure.hi_ns, tenure.state)
             if folio.key == key and not folio.fresh and number not in extra:
                 continue
-            moved = folio.key is not None and (*folio.key[:2], folio.key[3]) != (*key[:2], key[3])
+            moved = folio.key is not None and folio.key[:3] != key[:3]
             cut_off = folio.from_ns is not None and bool((folio.from_ns > tenure.hi_ns).any())
             if moved or cut_off:
                 folio.forget()

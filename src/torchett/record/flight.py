@@ -120,19 +120,22 @@ class FlightWriter:
     # The log ---------------------------------------------------------------------------------
 
     def turn_over(self, seq: int, waited: int, begin: int, end: int, index: int, what: int) -> None:
-        """Store entry `seq`, the first of a new half: fold the half that it is to overwrite."""
-        if seq >= SLOTS:
-            self._make_room(seq, waited)
+        """Store entry `seq`, one of every HALF, and fold all but the newest half of the ring.
+
+        Between two folds the ring keeps room for what other threads store meanwhile.
+        """
         at = RING + seq % SLOTS * ENTRY.size
         ENTRY.pack_into(self.ring, at, waited, begin, end, index, what, seq + 1)
-        self._flush()
+        if seq >= HALF:
+            self._make_room(seq + 1)
+            self._flush()
 
-    def _make_room(self, seq: int, since_ns: int) -> None:
+    def _make_room(self, seq: int) -> None:
         # A time-out, not a wait: a signal handler may have interrupted this very thread in here.
         if self._closed or not self._folding.acquire(timeout=0.1):
             return
         try:
-            self._fold(max(seq - HALF, self._reach), seq, since_ns)
+            self._fold(max(seq - HALF, self._reach), seq)
         except Exception as error:  # never into the loop: what could not be folded is dropped
             self._drop(HALF)
             log.warning("torchett: entries of the flight record were lost: %r", error)
@@ -173,14 +176,14 @@ class FlightWriter:
             self._closed = True
             self._folding.release()
 
-    def _fold(self, upto: int, seq: int, since_ns: int = 0, detail: bool = False) -> None:
+    def _fold(self, upto: int, seq: int, detail: bool = False) -> None:
         """Fold entries up to `upto`; those from there to `seq` are only looked at."""
         begin = max(self._reach, upto - SLOTS)
         raw = raw_entries(self.ring, begin, upto)
         ahead = raw_entries(self.ring, upto, max(upto, seq))
         missing = begin - self._reach
         self._reach = upto
-        still_open = [t for t in (*open_begins(self.ring), *self.turn, since_ns) if t]
+        still_open = [t for t in (*open_begins(self.ring), *self.turn) if t]
         frames = None
         if self._begun and not detail:
             frames = fold.fold_uniform(raw, begin, ahead, still_open, self._folded_ns)
@@ -295,14 +298,15 @@ def seal(path: Path, ended: Anchor, ended_ns: int) -> None:
         if len(entries) != max(newest - reach, 0):
             return
         older = max(len(entries) - _DETAIL, 0)
-        kinds = {
-            frame[0]
+        frames_before = [
+            frame
             for piece in logged
             if piece.kind == FRAMES
             for frame in FRAME.iter_unpack(piece.payload)
-        }
-        first = STEP not in kinds
-        frames = fold.fold(entries[:older], entries[older:], open_begins(ring), first)
+        ]
+        first = not any(frame[0] == STEP for frame in frames_before)
+        behind = max((frame[5] for frame in frames_before), default=0)
+        frames = fold.fold(entries[:older], entries[older:], open_begins(ring), first, behind)
         frames += fold.plain(entries[older:])
         for account, t0, background in _open_table(ring):
             kind = BACKGROUND if background else SPAN
@@ -329,17 +333,22 @@ def _claim(folder: Path, rank: int) -> tuple[Path, int]:
 
 
 def _mapped(path: Path) -> mmap.mmap:
-    """A live file whose every block exists: a store to it cannot fail for want of disk."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    """A live file whose every block exists: a store to it cannot fail for want of disk.
+
+    It takes its name when it is whole, so that one which is not has been damaged.
+    """
+    made = path.with_suffix(".making")
+    fd = os.open(made, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         os.posix_fallocate(fd, 0, LIVE_BYTES)
         ring = mmap.mmap(fd, LIVE_BYTES)
+        BLOCK.pack_into(ring, 0, BLOCK_MAGIC, 1, SLOTS, os.getpid(), 0)
+        os.rename(made, path)
     except OSError:
-        os.unlink(path)
+        os.unlink(made)
         raise
     finally:
         os.close(fd)
-    BLOCK.pack_into(ring, 0, BLOCK_MAGIC, 1, SLOTS, os.getpid(), 0)
     return ring
 
 

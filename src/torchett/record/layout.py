@@ -3,11 +3,11 @@
     attempt-0/rank-0.ett     append-only: one JSON line (who and when), then chunks
     attempt-0/rank-0.live    mmapped while the rank lives: a block of state and a ring of entries
 
-Entries go to the ring first (a store to shared memory: a killed process loses nothing), and when
-half of it is full the older half is folded into frames and appended to the log as one chunk:
+Entries go to the ring first (a store to shared memory: a killed process loses nothing), and every
+256 entries the older ones are folded into frames and appended to the log as one chunk:
 
-    .live   │ block │ e512 e513 … e767 ┊ e256 … e511 │        ring: at least the last 256 entries
-    .ett    │ {"format":"flight/1",…}⏎ │ chunk (entries 0–127, folded) │ chunk … │
+    .live   │ block │ e512 e513 … ┊ e257 … e511 │        ring: at least the last 256 entries
+    .ett    │ {"format":"flight/1",…}⏎ │ chunk (entries 0–192, folded) │ chunk … │
 
 A chunk says up to which entry it reaches, so a reader takes the log and then the ring's rest. The
 ring is read first and the log second: what the writer may overwrite meanwhile is in the log then.
@@ -27,6 +27,7 @@ FORMAT = "flight/1"
 ENTRY = struct.Struct("<qqqqqq")  # wait began, begin, end, index, meta, seq + 1
 SLOTS = 512
 HALF = SLOTS // 2
+TURN = 192  # entry TURN, HALF + TURN, 2·HALF + TURN, … has the older half folded
 
 # The live block, at offset 0 of .live; the ring follows at RING.
 BLOCK = struct.Struct("<8sIIqq")  # magic, version, slots, pid, entries dropped

@@ -22,6 +22,7 @@ from torchett.record.layout import (
     SLOTS,
     SPAN,
     STEP,
+    TURN,
     meta,
 )
 
@@ -100,7 +101,7 @@ class Recorder:
                 raise
             end = now_ns()
             seq = next_seq()
-            if seq & _HALF_MASK:
+            if seq & _HALF_MASK != TURN:
                 at = RING + (seq & _WRAP) * _SIZE
                 _store(writer.ring, at, waited, begin, end, index, _ONE_STEP, seq + 1)
             else:
@@ -146,7 +147,7 @@ class Recorder:
 
 def _put(writer: "FlightWriter", waited: int, begin: int, end: int, index: int, what: int) -> None:
     seq = writer.next_seq()
-    if seq & _HALF_MASK:
+    if seq & _HALF_MASK != TURN:
         _store(writer.ring, RING + (seq & _WRAP) * _SIZE, waited, begin, end, index, what, seq + 1)
     else:
         writer.turn_over(seq, waited, begin, end, index, what)
@@ -205,7 +206,7 @@ class _StepTimer:
         begin, writer = self._begin, self._writer
         seq = writer.next_seq()
         try:
-            if seq & _HALF_MASK:
+            if seq & _HALF_MASK != TURN:
                 at = RING + (seq & _WRAP) * _SIZE
                 _store(writer.ring, at, begin, begin, end, self._index, self._meta, seq + 1)
             else:

@@ -169,10 +169,10 @@ class Flight:
         table = np.frombuffer(data, dtype=_OPEN, count=OPEN_SLOTS, offset=OPEN_AT)
         self.open = table[(table["account"] > 0) & self._plausible(table["t0"])]
         if len(self.ring):
-            if int(self.ring["seq"][0]) - 1 > self.reach:
+            missing = int(self.ring["seq"][0]) - 1 - self.reach
+            if missing > 0:
                 self.hole_ns = max(self.last_ns, self.began_ns)
-            missing = int(self.ring["seq"][-1]) - self.reach - len(self.ring)
-            self.dropped = max(self.dropped, missing)
+                self.dropped = max(self.dropped, missing)
 
 
 def open_flight(path: Path) -> Flight | str:
