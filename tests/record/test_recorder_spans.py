@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from player import UNIT_NS, Move, Player, indices_in, launched, player
+from player import UNIT_NS, Player, launched, player
 
 from torchett.model.accounts import INDEX
 from torchett.record.layout import FRAME, FRAMES, OPEN_SLOTS, SLOTS, SPAN, STEP, Chunk, chunks
@@ -178,26 +178,6 @@ def in_log(played: Player, kind: int) -> int:
         for frame in FRAME.iter_unpack(piece.payload)
     ]
     return sum(frame[2] for frame in frames if frame[0] == kind)
-
-
-@pytest.mark.parametrize("at", [100, 600])
-def test_an_entry_that_was_never_stored_is_counted_and_not_made_up(played: Player, at: int) -> None:
-    """
-    ring  │ s s s ▒ s s s │      a thread died between taking its place and filling it
-
-    On the second lap an older entry lies there: it is not taken for the new one.
-    """
-    one: Move = ("step", 1, [("gap", 1)])
-    played.play([("times", at, [one])])
-    played.recorder._writer.next_seq()
-    played.play([("times", 1500, [one])])
-    reader = RunReader(played.run).poll()
-    assert [note.partition(": ")[2].partition(" (")[0] for note in reader.notes] == [
-        "1 entries were dropped"
-    ]
-    assert indices_in(reader.history().rows) == played.indices
-    played.recorder.close({"exit_ns": played.clock()})
-    assert indices_in(RunReader(played.run).poll().history().rows) == played.indices
 
 
 def run_all(threads: list[threading.Thread]) -> None:

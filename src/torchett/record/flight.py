@@ -8,7 +8,6 @@ import os
 import struct
 import threading
 from collections import deque
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +47,9 @@ log = logging.getLogger("torchett")
 
 Ring = mmap.mmap | bytearray | bytes
 
+_store = ENTRY.pack_into
+_SIZE = ENTRY.size
+_WRAP = SLOTS - 1
 _DETAIL = 64  # entries a finished record keeps one by one
 _WAITING_BYTES = 1 << 20  # held back while the disk is full, before anything is dropped
 _MOST_BYTES = 64 << 20  # of a log: a record does not grow without bound
@@ -56,10 +58,9 @@ _MOST_BYTES = 64 << 20  # of a log: a record does not grow without bound
 class FlightWriter:
     """One rank's record, being written. Nothing here raises once it is open.
 
-    The hot path is `ENTRY.pack_into(writer.ring, …)` by the recorder itself; this class makes the
-    files, moves folded entries from the ring to the log, and keeps the table of open spans.
-    Folding is done under a lock and takes microseconds; writing is done by whoever comes first
-    while the others go on, and what a slow or full disk does not take yet waits in memory.
+    Storing and folding are done under a lock and take microseconds; writing is done by whoever
+    comes first while the others go on, and what a slow or full disk does not take yet waits in
+    memory.
     """
 
     def __init__(
@@ -77,12 +78,13 @@ class FlightWriter:
         except OSError:
             os.close(self._log)
             raise
-        self.next_seq = count(0).__next__
+        self._seq = 0  # of the next entry
+        self._fold_at = SLOTS - 64  # a little early: there is room for what interrupts a fold
+        self._lock = threading.RLock()
         self.turn = [0, 0]  # when the loop's present turn began: its wait, its step
         self._reach = 0  # entries below this one are folded
         self._folded_ns = 0  # nothing that is folded lasts longer
         self._begun = False  # the first step is folded
-        self._folding = threading.Lock()
         self._writing = threading.Lock()
         self._waiting: deque[tuple[bytes, int]] = deque()  # chunks to write, entries in each
         self._waiting_bytes = self._written_bytes = 0
@@ -95,6 +97,7 @@ class FlightWriter:
     def abandon(self) -> None:
         """In a forked child: the record is the parent's, and nothing is to be written to it."""
         self._closed = True
+        self._lock, self._writing = threading.RLock(), threading.Lock()
         self.ring = bytearray(LIVE_BYTES)
 
     # Spans that are not over yet -------------------------------------------------------------
@@ -119,32 +122,40 @@ class FlightWriter:
 
     # The log ---------------------------------------------------------------------------------
 
-    def turn_over(self, seq: int, waited: int, begin: int, end: int, index: int, what: int) -> None:
-        """Store entry `seq`, one of every HALF, and fold all but the newest half of the ring.
+    def put(self, waited: int, begin: int, end: int, index: int, what: int) -> None:
+        """Store an entry. The hot path: a lock, a store to shared memory, and that is all.
 
-        Between two folds the ring keeps room for what other threads store meanwhile.
+        The lock is re-entrant, because a signal handler may interrupt this very thread in here
+        and record a span. Now and then the older entries are folded, after this one is stored.
         """
-        at = RING + seq % SLOTS * ENTRY.size
-        ENTRY.pack_into(self.ring, at, waited, begin, end, index, what, seq + 1)
-        if seq >= HALF:
-            self._make_room(seq + 1)
+        lock = self._lock
+        lock.acquire()
+        try:
+            seq = self._seq
+            _store(
+                self.ring, RING + (seq & _WRAP) * _SIZE, waited, begin, end, index, what, seq + 1
+            )
+            self._seq = seq + 1
+            full = seq >= self._fold_at
+            if full:
+                self._make_room(seq + 1)
+        finally:
+            lock.release()
+        if full:
             self._flush()
 
     def _make_room(self, seq: int) -> None:
-        # A time-out, not a wait: a signal handler may have interrupted this very thread in here.
-        if self._closed or not self._folding.acquire(timeout=0.1):
-            return
+        """Fold all but the newest half of the ring."""
+        self._fold_at = seq - 1 + HALF  # first: a signal handler's entry must not fold as well
         try:
             self._fold(max(seq - HALF, self._reach), seq)
         except Exception as error:  # never into the loop: what could not be folded is dropped
             self._drop(HALF)
             log.warning("torchett: entries of the flight record were lost: %r", error)
-        finally:
-            self._folding.release()
 
     def name_account(self, name: str) -> int:
         """A number for a user's own account, told to the reader before it is used."""
-        with self._folding:
+        with self._lock:
             number, self._accounts = self._accounts, self._accounts + 1
         self.note({"account": number, "name": name})
         return number
@@ -155,11 +166,14 @@ class FlightWriter:
             self._queue(chunk(NOTE, json.dumps(fact).encode(), **self._lane, reach=0), 0)
             self._flush()
 
-    def close(self, seq: int, fact: dict[str, Any]) -> None:
+    def close(self, fact: dict[str, Any]) -> None:
         """Fold what is left (the newest entries stay as they are) and let the ring go."""
-        if self._closed or not self._folding.acquire(timeout=1.0):
+        if not self._lock.acquire(timeout=1.0):
             return
         try:
+            if self._closed:
+                return
+            seq = self._seq
             self._fold(max(seq - _DETAIL, self._reach), seq)
             self._fold(seq, seq, detail=True)
             if self._dropped:
@@ -174,7 +188,7 @@ class FlightWriter:
             pass  # the ring stays on disk, and a reader finds the rest there
         finally:
             self._closed = True
-            self._folding.release()
+            self._lock.release()
 
     def _fold(self, upto: int, seq: int, detail: bool = False) -> None:
         """Fold entries up to `upto`; those from there to `seq` are only looked at."""

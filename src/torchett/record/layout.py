@@ -27,7 +27,6 @@ FORMAT = "flight/1"
 ENTRY = struct.Struct("<qqqqqq")  # wait began, begin, end, index, meta, seq + 1
 SLOTS = 512
 HALF = SLOTS // 2
-TURN = 192  # entry TURN, HALF + TURN, 2·HALF + TURN, … has the older half folded
 
 # The live block, at offset 0 of .live; the ring follows at RING.
 BLOCK = struct.Struct("<8sIIqq")  # magic, version, slots, pid, entries dropped

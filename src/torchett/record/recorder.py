@@ -16,13 +16,8 @@ from torchett.record.layout import (
     BACKGROUND,
     CHECKPOINT,
     COUNT_SHIFT,
-    ENTRY,
-    HALF,
-    RING,
-    SLOTS,
     SPAN,
     STEP,
-    TURN,
     meta,
 )
 
@@ -32,10 +27,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 log = logging.getLogger("torchett")
 
-_store = ENTRY.pack_into
-_SIZE = ENTRY.size
-_WRAP = SLOTS - 1
-_HALF_MASK = HALF - 1
 _ONE_STEP = meta(STEP)
 _NOT_AN_INT = (struct.error, TypeError, OverflowError)
 _MOST_ACCOUNTS = 1000
@@ -64,12 +55,12 @@ class Recorder:
             number = self._accounts.get(account)
             number = self._own_account(account) if number is None else number
             kind = BACKGROUND if background else SPAN
-            _put(self._writer, t0_ns, t0_ns, t1_ns, 0, meta(kind, number))
+            self._writer.put(t0_ns, t0_ns, t1_ns, 0, meta(kind, number))
 
     def steps(self, batches: Iterable[T], start: int) -> Iterator[T]:
         """The batches; each turn of the loop is a step, and waiting for the next is data_wait."""
         writer = self._writer
-        turn, next_seq = writer.turn, writer.next_seq
+        turn, put = writer.turn, writer.put
         index = max(_as_index(start), 0)
         source = iter(batches)
         previous_ns = 0
@@ -97,15 +88,10 @@ class Recorder:
                 # if it took at least half as long as the one before.
                 end = now_ns()
                 if 0 < previous_ns <= 2 * (end - begin) and _is_left_on_purpose():
-                    _put(writer, waited, begin, end, index, _ONE_STEP)
+                    put(waited, begin, end, index, _ONE_STEP)
                 raise
             end = now_ns()
-            seq = next_seq()
-            if seq & _HALF_MASK != TURN:
-                at = RING + (seq & _WRAP) * _SIZE
-                _store(writer.ring, at, waited, begin, end, index, _ONE_STEP, seq + 1)
-            else:
-                writer.turn_over(seq, waited, begin, end, index, _ONE_STEP)
+            put(waited, begin, end, index, _ONE_STEP)
             previous_ns = end - begin
             index += 1
             turn[0] = waited = end
@@ -120,11 +106,11 @@ class Recorder:
         now = now_ns()
         index = _as_index(step)
         if index >= 0:
-            _put(self._writer, now, now, now, index, meta(CHECKPOINT))
+            self._writer.put(now, now, now, index, meta(CHECKPOINT))
 
     def close(self, fact: dict[str, Any]) -> None:
         """The process ends in good order."""
-        self._writer.close(self._writer.next_seq(), fact)
+        self._writer.close(fact)
 
     def abandon(self) -> None:
         """In a forked child: leave the record to the parent."""
@@ -143,14 +129,6 @@ class Recorder:
         if name not in self._accounts:
             self._accounts[name] = self._writer.name_account(name)
         return self._accounts[name]
-
-
-def _put(writer: "FlightWriter", waited: int, begin: int, end: int, index: int, what: int) -> None:
-    seq = writer.next_seq()
-    if seq & _HALF_MASK != TURN:
-        _store(writer.ring, RING + (seq & _WRAP) * _SIZE, waited, begin, end, index, what, seq + 1)
-    else:
-        writer.turn_over(seq, waited, begin, end, index, what)
 
 
 def _as_index(index: object) -> int:
@@ -180,10 +158,10 @@ def _is_left_on_purpose() -> bool:
 class _StepTimer:
     """`with recorder.step(i)`: one object for all steps, so that a step allocates nothing."""
 
-    __slots__ = ("_begin", "_index", "_meta", "_turn", "_writer")
+    __slots__ = ("_begin", "_index", "_meta", "_put", "_turn")
 
     def __init__(self, writer: "FlightWriter") -> None:
-        self._writer, self._turn = writer, writer.turn
+        self._put, self._turn = writer.put, writer.turn
         self._index = self._begin = 0
         self._meta = _ONE_STEP
 
@@ -202,20 +180,13 @@ class _StepTimer:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if kind is not None:
             return  # a step that raised did not finish
-        end = now_ns()
-        begin, writer = self._begin, self._writer
-        seq = writer.next_seq()
+        end, begin = now_ns(), self._begin
         try:
-            if seq & _HALF_MASK != TURN:
-                at = RING + (seq & _WRAP) * _SIZE
-                _store(writer.ring, at, begin, begin, end, self._index, self._meta, seq + 1)
-            else:
-                writer.turn_over(seq, begin, begin, end, self._index, self._meta)
+            self._put(begin, begin, end, self._index, self._meta)
         except _NOT_AN_INT:
             index = _as_index(self._index)
-            what = self._meta if index >= 0 else meta(BACKGROUND, INDEX["other_in_loop"])
-            at = RING + (seq & _WRAP) * _SIZE
-            _store(writer.ring, at, begin, begin, end, max(index, 0), what, seq + 1)
+            if index >= 0:
+                self._put(begin, begin, end, index, self._meta)
 
 
 class _SpanTimer:
@@ -233,7 +204,7 @@ class _SpanTimer:
     def __exit__(self, *_: object) -> None:
         end = now_ns()
         kind = BACKGROUND if self._background else SPAN
-        _put(self._writer, self._begin, self._begin, end, 0, meta(kind, self._account))
+        self._writer.put(self._begin, self._begin, end, 0, meta(kind, self._account))
         self._writer.close_span(self._slot)
 
 
