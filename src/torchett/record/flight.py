@@ -47,6 +47,7 @@ log = logging.getLogger("torchett")
 
 Ring = mmap.mmap | bytearray | bytes
 
+_NOT_AN_INT = (struct.error, TypeError, OverflowError)
 _store = ENTRY.pack_into
 _SIZE = ENTRY.size
 _WRAP = SLOTS - 1
@@ -86,7 +87,7 @@ class FlightWriter:
         self._folded_ns = 0  # nothing that is folded lasts longer
         self._begun = False  # the first step is folded
         self._writing = threading.Lock()
-        self._waiting: deque[tuple[bytes, int]] = deque()  # chunks to write, entries in each
+        self._waiting: deque[bytes] = deque()  # chunks to write
         self._waiting_bytes = self._written_bytes = 0
         self._dropped = 0
         self._hole: tuple[int, int] | None = None  # the time of entries dropped since the last
@@ -123,7 +124,9 @@ class FlightWriter:
     # The log ---------------------------------------------------------------------------------
 
     def put(self, waited: int, begin: int, end: int, index: int, what: int) -> None:
-        """Store an entry. The hot path: a lock, a store to shared memory, and that is all.
+        """Store an entry; raises only for an index that is no int.
+
+        The hot path: a lock, a store to shared memory, and that is all.
 
         The lock is re-entrant, because a signal handler may interrupt this very thread in here
         and record a span. Now and then the older entries are folded, after this one is stored.
@@ -132,13 +135,15 @@ class FlightWriter:
         lock.acquire()
         try:
             seq = self._seq
-            _store(
-                self.ring, RING + (seq & _WRAP) * _SIZE, waited, begin, end, index, what, seq + 1
-            )
-            self._seq = seq + 1
+            self._seq = seq + 1  # taken before it is filled, for the handler's sake
+            at = RING + (seq & _WRAP) * _SIZE
+            _store(self.ring, at, waited, begin, end, index, what, seq + 1)
             full = seq >= self._fold_at
             if full:
                 self._make_room(seq + 1)
+        except _NOT_AN_INT:
+            self._seq = seq
+            raise
         finally:
             lock.release()
         if full:
@@ -232,7 +237,7 @@ class FlightWriter:
             lost = fold.span_frame(SPAN, INDEX["unattributed"], *self._hole)
             self._hole = None
             self._queue(chunk(FRAMES, lost, **self._lane, reach=0), 0)
-        self._waiting.append((data, entries))
+        self._waiting.append(data)
         self._waiting_bytes += len(data)
 
     def _flush(self) -> None:
@@ -241,16 +246,16 @@ class FlightWriter:
             return
         try:
             while self._waiting and not self._closed:
-                data, entries = self._waiting[0]
+                data = self._waiting[0]
                 written = os.write(self._log, data)
                 self._written_bytes += written
                 self._waiting_bytes -= written
                 if written < len(data):
-                    self._waiting[0] = data[written:], entries
+                    self._waiting[0] = data[written:]
                 else:
                     self._waiting.popleft()
         except OSError:
-            pass  # a full disk: again at the next drain
+            pass  # a full disk: again at the next fold
         finally:
             self._writing.release()
 
@@ -288,8 +293,7 @@ def seal(path: Path, ended: Anchor, ended_ns: int) -> None:
     """Fold what a dead rank left in its ring into its log, as if it had closed it.
 
     Spans that were open end at `ended_ns`, on the clock of `ended`: a rank of another host is
-    not ours to bury. A ring that cannot be sealed is left as it is: readers
-    take it from there.
+    not ours to bury. A ring that cannot be sealed is left as it is: readers take it from there.
     """
     live_path = path.with_suffix(".live")
     try:
