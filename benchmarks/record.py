@@ -215,7 +215,7 @@ def goodput_span(folder: str) -> Calls:
 
 def _one_logger(folder: str, every_span: bool) -> Any:
     """Set up as in its docs/example.py, with its FileExporter; the module of its callbacks."""
-    from nv_one_logger.api.config import OneLoggerConfig
+    from nv_one_logger.api.config import LoggerConfig, OneLoggerConfig
     from nv_one_logger.exporter.file_exporter import FileExporter
     from nv_one_logger.recorder.default_recorder import ExportCustomizationMode
     from nv_one_logger.training_telemetry.api import callbacks
@@ -226,7 +226,13 @@ def _one_logger(folder: str, every_span: bool) -> Any:
     )
 
     config = OneLoggerConfig(
-        application_name="bench", world_size_or_fn=1, session_tag_or_fn="bench"
+        application_name="bench",
+        world_size_or_fn=1,
+        session_tag_or_fn="bench",
+        # Its own messages would lie in the folder this was called from.
+        logger_config=LoggerConfig(
+            log_file_path_for_info=os.devnull, log_file_path_for_err=os.devnull
+        ),
     )
     provider = TrainingTelemetryProvider.instance().with_base_config(config)
     provider = provider.with_exporter(FileExporter(file_path=Path(folder) / "one.jsonl"))

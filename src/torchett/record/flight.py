@@ -51,6 +51,8 @@ _NOT_AN_INT = (struct.error, TypeError, OverflowError)
 _store = ENTRY.pack_into
 _SIZE = ENTRY.size
 _WRAP = SLOTS - 1
+_FOLD_AT = SLOTS - 65  # entries not folded: a little early, there is room for what comes meanwhile
+_NEWEST = SLOTS - 320  # of them, how many stay
 _DETAIL = 64  # entries a finished record keeps one by one
 _WAITING_BYTES = 1 << 20  # held back while the disk is full, before anything is dropped
 _MOST_BYTES = 64 << 20  # of a log: a record does not grow without bound
@@ -80,14 +82,15 @@ class FlightWriter:
             os.close(self._log)
             raise
         self._seq = 0  # of the next entry
-        self._fold_at = SLOTS - 64  # a little early: there is room for what interrupts a fold
+        self._look_at = _FOLD_AT
         self._lock = threading.RLock()
         self.turn = [0, 0]  # when the loop's present turn began: its wait, its step
-        self._reach = 0  # entries below this one are folded
+        self._reach = 0  # entries below this one are folded,
+        self._written = 0  # and those below this one written
         self._folded_ns = 0  # nothing that is folded lasts longer
         self._begun = False  # the first step is folded
         self._writing = threading.Lock()
-        self._waiting: deque[bytes] = deque()  # chunks to write
+        self._waiting: deque[tuple[bytes, int]] = deque()  # chunks to write, and their reach
         self._waiting_bytes = self._written_bytes = 0
         self._dropped = 0
         self._hole: tuple[int, int] | None = None  # the time of entries dropped since the last
@@ -138,8 +141,8 @@ class FlightWriter:
             self._seq = seq + 1  # taken before it is filled, for the handler's sake
             at = RING + (seq & _WRAP) * _SIZE
             _store(self.ring, at, waited, begin, end, index, what, seq + 1)
-            full = seq >= self._fold_at
-            if full:
+            full = seq >= self._look_at
+            if full and seq >= self._reach + _FOLD_AT:
                 self._make_room(seq + 1)
         except _NOT_AN_INT:
             self._seq = seq
@@ -150,13 +153,20 @@ class FlightWriter:
             self._flush()
 
     def _make_room(self, seq: int) -> None:
-        """Fold all but the newest half of the ring."""
-        self._fold_at = seq - 1 + HALF  # first: a signal handler's entry must not fold as well
+        """Fold all but the newest entries of the ring."""
         try:
-            self._fold(max(seq - HALF, self._reach), seq)
+            self._fold(max(seq - _NEWEST, self._reach), seq)
         except Exception as error:  # never into the loop: what could not be folded is dropped
             self._drop(HALF)
             log.warning("torchett: entries of the flight record were lost: %r", error)
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """Say at which entry there will be something to fold, or to write before it is too late.
+
+        Entries that are folded but not written yet are overwritten only if the disk is so slow.
+        """
+        self._look_at = min(self._reach + _FOLD_AT, self._written + SLOTS - 32)
 
     def name_account(self, name: str) -> int:
         """A number for a user's own account, told to the reader before it is used."""
@@ -222,9 +232,10 @@ class FlightWriter:
         if missing:
             self._drop(missing)
         if frames:
-            self._queue(chunk(FRAMES, frames, **self._lane, reach=upto), upto - begin, frames)
+            data = chunk(FRAMES, frames, **self._lane, reach=upto)
+            self._queue(data, upto - begin, frames, upto)
 
-    def _queue(self, data: bytes, entries: int, frames: bytes = b"") -> None:
+    def _queue(self, data: bytes, entries: int, frames: bytes = b"", reach: int = 0) -> None:
         """Put a chunk in line to be written; one too many is dropped and its time remembered."""
         over = self._waiting_bytes > _WAITING_BYTES or self._written_bytes > _MOST_BYTES
         if over and entries:
@@ -237,7 +248,7 @@ class FlightWriter:
             lost = fold.span_frame(SPAN, INDEX["unattributed"], *self._hole)
             self._hole = None
             self._queue(chunk(FRAMES, lost, **self._lane, reach=0), 0)
-        self._waiting.append(data)
+        self._waiting.append((data, reach))
         self._waiting_bytes += len(data)
 
     def _flush(self) -> None:
@@ -246,14 +257,16 @@ class FlightWriter:
             return
         try:
             while self._waiting and not self._closed:
-                data = self._waiting[0]
-                written = os.write(self._log, data)
-                self._written_bytes += written
-                self._waiting_bytes -= written
-                if written < len(data):
-                    self._waiting[0] = data[written:]
-                else:
-                    self._waiting.popleft()
+                data, reach = self._waiting[0]
+                size = os.write(self._log, data)
+                self._written_bytes += size
+                self._waiting_bytes -= size
+                if size < len(data):
+                    self._waiting[0] = data[size:], reach
+                    continue
+                self._waiting.popleft()
+                self._written = max(self._written, reach)
+                self._look_again()
         except OSError:
             pass  # a full disk: again at the next fold
         finally:

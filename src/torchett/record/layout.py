@@ -6,8 +6,8 @@
 Entries go to the ring first (a store to shared memory: a killed process loses nothing), and every
 256 entries the older ones are folded into frames and appended to the log as one chunk:
 
-    .live   │ block │ e512 e513 … ┊ e257 … e511 │        ring: at least the last 256 entries
-    .ett    │ {"format":"flight/1",…}⏎ │ chunk (entries 0–192, folded) │ chunk … │
+    .live   │ block │ e512 e513 … ┊ e256 … e511 │        ring: at least the last 192 entries
+    .ett    │ {"format":"flight/1",…}⏎ │ chunk (entries 0–255, folded) │ chunk … │
 
 A chunk says up to which entry it reaches, so a reader takes the log and then the ring's rest. The
 ring is read first and the log second: what the writer may overwrite meanwhile is in the log then.
