@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -118,6 +119,7 @@ class Rows:
         )
 
     @staticmethod
+    @cache
     def none() -> "Rows":
         return Rows.of(attempt=[], rank=[], account=[], t0_ns=[], t1_ns=[], index=[], count=[])
 

@@ -169,6 +169,7 @@ class RunReader:
                     open_rows(flight, self._accounts, offset, max(until, seen)),
                     hole_rows(flight, self._accounts, offset),
                 )
+                if len(part)
             ]
             checkpoints += [replace(c, attempt=number) for c in durable]
         self._provisional = Batch(rows=Rows.joined(parts), checkpoints=tuple(checkpoints))
