@@ -19,13 +19,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="ett-demo-") as folder:
         train = (
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc-per-node", "2", str(HERE / "gpt" / "train_ett.py")),
+            *("--nproc-per-node", "2", "--max-restarts", "2", str(HERE / "gpt" / "train_ett.py")),
             *("--steps", str(STEPS), "--save-every", "100", "--log-every", "200"),
             *("--checkpoint-dir", folder, "--kill-at", KILL_AT),
         )
-        options = ("--job", job, "--max-restarts", "2", "--progress", "10")
-        launch = (*ett, "run", *options, "--", *train)
-        print(f"$ ett run --max-restarts 2 -- torchrun {shlex.join(train[4:])}\n", flush=True)
+        launch = (*ett, "run", "--job", job, "--progress", "10", "--", *train)
+        print(f"$ ett run -- torchrun {shlex.join(train[4:])}\n", flush=True)
         trained = subprocess.run(launch, env=os.environ | {"ETT_RUNS": str(runs)}).returncode
     if trained:
         print(f"demo: the training ended with {trained}: see the lines above", file=sys.stderr)

@@ -167,3 +167,12 @@ def test_a_standby_that_died_is_passed_over(tmp_path: Path) -> None:
         assert standbys.take([str(tmp_path / "x.py")], os.environ, None, None) is None
     finally:
         standbys.close()
+
+
+def test_a_script_that_sets_what_torch_has_read_already_is_told_so(tmp_path: Path) -> None:
+    script = tmp_path / "late.py"
+    script.write_text("import os\nos.environ['TORCH_LOGS'] = 'x'\nos.environ['MINE'] = 'y'\n")
+    code, _, err = in_standby([str(script)], tmp_path, "")
+    assert code == 0
+    assert "the script sets TORCH_LOGS" in err
+    assert err.count("torchett:") == 1

@@ -1,12 +1,13 @@
 """A dead rank's ring sealed into its log: the same account, and no ring left behind."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from player import HERE, UNIT_NS, Move, Player, facts, flight, launched, player, steps_in
 
 from torchett.record.clock import Anchor
-from torchett.record.flight import seal
+from torchett.record.flight import FlightWriter, seal
 from torchett.runs.reader import RunReader
 
 STEP: Move = ("step", 1, [("gap", 2)])
@@ -143,3 +144,21 @@ def test_what_cannot_be_sealed_is_not_an_error(tmp_path: Path) -> None:
     writer.path.write_bytes(b"not a record\n")
     seal(writer.path, HERE, END)
     assert writer.path.read_bytes() == b"not a record\n"
+
+
+def test_a_span_that_had_just_ended_is_not_open(tmp_path: Path, monkeypatch: Any) -> None:
+    """
+    evaluation  ├──────┤✗        killed between the entry and its leave from the table of open ones
+    """
+    played = player(tmp_path / "job", monkeypatch)
+    monkeypatch.setattr(FlightWriter, "close_span", lambda self, slot: None)
+    played.play([("span", "evaluation", [("gap", 10)]), ("gap", 90)])
+    launched(
+        tmp_path / "job",
+        {"event": "start", "attempt": 0, "t_ns": 0},
+        {"event": "end", "attempt": 0, "t_ns": played.clock(), "outcome": "failed"},
+    )
+    before = RunReader(tmp_path / "job").poll().ledger().accounts
+    seal(next((tmp_path / "job").glob("*/*.ett")), HERE, played.clock())
+    after = RunReader(tmp_path / "job").poll().ledger().accounts
+    assert before["evaluation"] == after["evaluation"] == 100_000_000

@@ -66,7 +66,12 @@ def _become(job: dict[str, Any]) -> None:
 
     def watched(key: Any, value: Any) -> None:
         name = os.fsdecode(key)
-        if name.startswith(_READ_AT_IMPORT) and name not in PER_RANK:
+        setter = sys._getframe(2).f_globals.get("__name__", "")  # around os.environ's own frame
+        if (
+            name.startswith(_READ_AT_IMPORT)
+            and name not in PER_RANK
+            and not setter.startswith(("torch", "triton"))
+        ):
             print(
                 f"torchett: the script sets {name}, which torch reads when it is imported: in a"
                 " standby that was earlier. If it matters, use ett run --no-standby",

@@ -15,6 +15,7 @@ from torchett.model.accounts import INDEX, NAMES
 from torchett.record import fold
 from torchett.record.clock import Anchor, now_ns
 from torchett.record.layout import (
+    ACCOUNT_SHIFT,
     BACKGROUND,
     BEAT_AT,
     BLOCK,
@@ -339,7 +340,10 @@ def seal(path: Path, ended: Anchor, ended_ns: int) -> None:
         behind = max((frame[5] for frame in frames_before), default=0)
         frames = fold.fold(entries[:older], entries[older:], open_begins(ring), first, behind)
         frames += fold.plain(entries[older:])
+        over = {(e[4] >> ACCOUNT_SHIFT & 0xFFFF, e[1]) for e in entries}
         for account, t0, background in _open_table(ring):
+            if (account, t0) in over:
+                continue  # killed just after it had ended
             kind = BACKGROUND if background else SPAN
             frames += fold.span_frame(kind, account, t0, max(t0, ended_ns))
         lane = {"attempt": int(facts["attempt"]), "rank": int(facts["rank"])}

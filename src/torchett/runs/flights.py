@@ -167,7 +167,10 @@ class Flight:
         ring = ring[whole]
         self.ring = ring[np.argsort(ring["seq"], kind="stable")]
         table = np.frombuffer(data, dtype=_OPEN, count=OPEN_SLOTS, offset=OPEN_AT)
-        self.open = table[(table["account"] > 0) & self._plausible(table["t0"])]
+        ended = (self.ring["meta"] >> ACCOUNT_SHIFT & 0xFFFF, self.ring["t0"])
+        over = set(zip(*(column.tolist() for column in ended), strict=True))
+        still = [(a - 1, t) not in over for a, t, _ in table.tolist()]  # killed as it ended: over
+        self.open = table[still & (table["account"] > 0) & self._plausible(table["t0"])]
         if len(self.ring):
             missing = int(self.ring["seq"][0]) - 1 - self.reach
             if missing > 0:
