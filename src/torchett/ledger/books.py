@@ -14,13 +14,12 @@ sends its attempt back to the start. The result is the same whichever way the ro
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from typing import overload
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from torchett.ledger.ledger import AttemptLedger, Ledger, Loss
+from torchett.ledger.ledger import Ledger, Loss
+from torchett.ledger.outcomes import Attempts, Outcome, Sheet, outcome_of, time_to
 from torchett.ledger.rows import AccountTable, Batch, Ints, Rows
 from torchett.ledger.survival import (
     Executions,
@@ -31,16 +30,10 @@ from torchett.ledger.survival import (
 )
 from torchett.ledger.sweep import NEVER, Found, Lanes, Swept, sweep
 from torchett.ledger.window import Tenure, Window, window
-from torchett.model.accounts import ACCOUNTS, GROUPS, INDEX
 from torchett.model.values import Checkpoint, Job
 
 _TAIL_ROWS = 1024  # what stays open to late rows, per attempt; at least 32 a rank
 _HELPING = 1 << 17  # rows put together for one sweep: bounds the memory, not the result
-
-_EFFECTIVE, _UNSAVED = INDEX["effective"], INDEX["unsaved"]
-_UNATTRIBUTED, _OTHER = INDEX["unattributed"], INDEX["other_in_loop"]
-_AFTER_LAST_STEP = {"success": INDEX["teardown"], "live": _OTHER}  # else: detect
-_KIND_OF = [account.kind for account in ACCOUNTS]
 
 
 @dataclass(slots=True)
@@ -74,69 +67,16 @@ class _Folio:
         )
 
 
-@dataclass(slots=True, kw_only=True)
-class _Outcome:
-    """What one attempt comes to: rule 2's part, and rule 3's once thresholds are known."""
-
-    booked: Ints  # by account, steps left out
-    own_start: Ints  # by account: of users' own, what fell before the rank's first step
-    steps_ns: int = 0
-    first_step: int | None = None
-    progress_ns: int | None = None
-    last_end_ns: int | None = None
-    limit: int | None = None  # steps from here on were lost
-    reached: int | None = None  # the highest step that was not
-    at_risk: tuple[int, int] = (-2, 0)  # of which durable step, rank-ns above it
-    unsaved_ns: int = 0
-    estimated_ns: int = 0
-    losses: tuple[Loss, ...] = ()
-    fresh: bool = True  # not yet entered as it is
-
-
-@dataclass(slots=True, kw_only=True)
-class _Sheet:
-    """Two tables, attempt × account: all that is booked, and users' own before the first step."""
-
-    booked: Ints
-    own_start: Ints
-    outcomes: list[_Outcome | None]
-
-    @staticmethod
-    def blank(attempts: int, accounts: int) -> "_Sheet":
-        return _Sheet(
-            booked=np.zeros((attempts, accounts), dtype=np.int64),
-            own_start=np.zeros((attempts, accounts), dtype=np.int64),
-            outcomes=[None] * attempts,
-        )
-
-    def enter(self, position: int, outcome: _Outcome) -> None:
-        """Put an attempt's outcome in its row."""
-        missing = len(outcome.booked) - self.booked.shape[1]
-        if missing > 0:
-            self.booked = np.pad(self.booked, ((0, 0), (0, missing)))
-            self.own_start = np.pad(self.own_start, ((0, 0), (0, missing)))
-        width = len(outcome.booked)
-        self.booked[position, :width] = outcome.booked
-        self.own_start[position, :width] = outcome.own_start
-        self.booked[position, _EFFECTIVE] = outcome.steps_ns - outcome.unsaved_ns
-        self.booked[position, _UNSAVED] = outcome.unsaved_ns
-        self.outcomes[position] = outcome
-        outcome.fresh = False
-
-    def copied(self) -> "_Sheet":
-        return replace(self, booked=self.booked.copy(), own_start=self.own_start.copy())
-
-
 class Books:
     """The running ledger of one job."""
 
     def __init__(self, accounts: AccountTable | None = None) -> None:
         self.accounts = accounts or AccountTable()
         self._folios: defaultdict[int, _Folio] = defaultdict(_Folio)
-        self._outcomes: dict[int, _Outcome] = {}
+        self._outcomes: dict[int, Outcome] = {}
         self._checkpoints: list[Checkpoint] = []
         self._frame = Window()
-        self._sheet = _Sheet.blank(0, 0)
+        self._sheet = Sheet.blank(0, 0)
 
     def post(self, batch: Batch) -> None:
         """Take in what is new; nothing is computed yet."""
@@ -247,7 +187,7 @@ class Books:
             found = swept.found.take(slice(lane_ends[i], lane_ends[i + 1]))
             whole = found if folio.settled is None else folio.settled.then(found)
             folio.open = _executions(parts[i], swept, slice(row_ends[i], row_ends[i + 1]))
-            self._outcomes[tenure.attempt.number] = _outcome(tenure, whole)
+            self._outcomes[tenure.attempt.number] = outcome_of(tenure, whole)
 
     # Rules 3 to 6: what survived, and the totals ---------------------------------------------
 
@@ -262,7 +202,7 @@ class Books:
         if cut_short:
             limits = np.minimum(limits, durable + 1)
         if len(self._sheet.booked) != len(outcomes):
-            self._sheet = _Sheet.blank(len(outcomes), len(self.accounts.names))
+            self._sheet = Sheet.blank(len(outcomes), len(self.accounts.names))
         at_risk = 0
         for position, limit in enumerate(limits.tolist()):
             outcome = outcomes[position]
@@ -274,8 +214,8 @@ class Books:
                 at_risk += self._at_risk(numbers[position], outcome, durable)
         reached = (outcome.reached for outcome in outcomes)
         last_step = max((index for index in reached if index is not None), default=None)
-        attempts = _Attempts(frame.tenures, outcomes, self._sheet.copied(), self.accounts.names)
-        start, recover = _l1(frame, outcomes)
+        attempts = Attempts(frame.tenures, outcomes, self._sheet.copied(), self.accounts.names)
+        start, recover = time_to(frame, outcomes)
         return Ledger(
             job=job.name,
             ranks=job.ranks,
@@ -291,7 +231,7 @@ class Books:
             last_durable_step=durable,
         )
 
-    def _at_risk(self, number: int, outcome: _Outcome, durable: int) -> int:
+    def _at_risk(self, number: int, outcome: Outcome, durable: int) -> int:
         """Rank-ns in the attempt's surviving steps above the last durable one."""
         if outcome.at_risk[0] != durable:
             folio = self._folios[number]
@@ -300,9 +240,7 @@ class Books:
             outcome.at_risk = durable, net
         return outcome.at_risk[1]
 
-    def _bear(
-        self, position: int, limit: int, numbers: list[int], outcomes: list[_Outcome]
-    ) -> None:
+    def _bear(self, position: int, limit: int, numbers: list[int], outcomes: list[Outcome]) -> None:
         """Book the attempt's steps from `limit` on as unsaved, each to the resume that lost it."""
         outcome = outcomes[position]
         folio = self._folios[numbers[position]]
@@ -332,116 +270,6 @@ class Books:
                 ),
             )
             ceiling = floor
-
-
-def _outcome(tenure: Tenure, found: Found) -> _Outcome:
-    """The attempt's accounts: its spans, and what is left where there are none."""
-    lo, start, hi = tenure.lo_ns, tenure.start_ns, tenure.hi_ns
-    begun = found.begun
-    first = np.clip(found.first_begin, start, hi)
-    last = np.clip(found.last_end, start, hi)
-    tail = np.where(begun, (hi - last) - found.cover_tail, 0)
-    loop_cover = found.cover_loop - found.cover_tail
-    other = np.where(begun, (last - first) - loop_cover - found.steps_ns, 0)
-
-    booked = (found.spans_before + found.spans_after).sum(axis=0)
-    own_start = found.spans_before.sum(axis=0)
-    own_start[: len(ACCOUNTS)] = 0
-    before_start = INDEX["hardware_setup" if tenure.position == 0 else "restart_gap"]
-    booked[before_start] += ((start - lo) - found.cover_gap).sum()
-    booked[_UNATTRIBUTED] += ((first - start) - found.cover_start).sum()
-    booked[_OTHER] += other.sum()
-    booked[_AFTER_LAST_STEP.get(tenure.state, INDEX["detect"])] += tail.sum()
-
-    if not begun.any():
-        return _Outcome(booked=booked, own_start=own_start)
-    lead = int(np.lexsort((found.first_index, found.first_begin))[0])
-    soonest = int(np.argmin(found.first_end))
-    return _Outcome(
-        booked=booked,
-        own_start=own_start,
-        steps_ns=int(found.steps_ns.sum()),
-        first_step=int(found.first_index[lead]),
-        progress_ns=min(int(found.first_end[soonest]), hi) - int(found.first_booked[soonest]),
-        last_end_ns=min(int(found.last_end.max()), hi),
-    )
-
-
-def _l1(frame: Window, outcomes: Sequence[_Outcome]) -> tuple[int | None, tuple[int, ...]]:
-    """Rule 4: Time to Start, and one Time to Recover for each pair of attempts with steps."""
-    moving = [
-        (outcome.progress_ns, outcome.last_end_ns)
-        for outcome in outcomes
-        if outcome.progress_ns is not None and outcome.last_end_ns is not None
-    ]
-    if not moving:
-        return None, ()
-    recover = tuple(later[0] - earlier[1] for earlier, later in pairwise(moving))
-    return moving[0][0] - frame.start_ns, recover
-
-
-class _Attempts(Sequence[AttemptLedger]):
-    """The attempts' ledgers, made when asked for: a job may have thousands."""
-
-    def __init__(
-        self,
-        tenures: Sequence[Tenure],
-        outcomes: Sequence[_Outcome],
-        sheet: _Sheet,
-        names: Sequence[str],
-    ) -> None:
-        self._tenures, self._outcomes = tenures, outcomes
-        self._sheet, self._names = sheet, list(names)
-        stepped = (i for i, outcome in enumerate(outcomes) if outcome.first_step is not None)
-        self._started = next(stepped, len(outcomes))  # up to here it is start, then recover
-
-    def __len__(self) -> int:
-        return len(self._tenures)
-
-    @overload
-    def __getitem__(self, at: int) -> AttemptLedger: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[AttemptLedger]: ...
-    def __getitem__(self, at: int | slice) -> AttemptLedger | Sequence[AttemptLedger]:
-        if isinstance(at, slice):
-            return [self[i] for i in range(*at.indices(len(self)))]
-        tenure, outcome = self._tenures[at], self._outcomes[at]
-        booked, own_start = self._sheet.booked[at], self._sheet.own_start[at]
-        return AttemptLedger(
-            tenure=tenure,
-            first_step=outcome.first_step,
-            progress_ns=outcome.progress_ns,
-            last_end_ns=outcome.last_end_ns,
-            tree=self._tree(booked, own_start, tenure.position <= self._started),
-        )
-
-    def tree(self) -> dict[str, dict[str, int]]:
-        """Group → account → ns, over all attempts."""
-        booked, own_start = self._sheet.booked, self._sheet.own_start
-        early, late = slice(0, self._started + 1), slice(self._started + 1, None)
-        tree = self._tree(booked[early].sum(axis=0), own_start[early].sum(axis=0), True)
-        later = self._tree(booked[late].sum(axis=0), own_start[late].sum(axis=0), False)
-        for group, accounts in later.items():
-            for name, ns in accounts.items():
-                tree[group][name] = tree[group].get(name, 0) + ns
-        return tree
-
-    def _tree(self, booked: Ints, own_start: Ints, starting: bool) -> dict[str, dict[str, int]]:
-        """Rule 4's groups: start accounts are `start` until a first step was made."""
-        tree: dict[str, dict[str, int]] = {group: {} for group in GROUPS}
-        start = "start" if starting else "recover"
-        for i, (name, ns) in enumerate(zip(self._names, booked.tolist(), strict=False)):
-            if not ns:
-                continue
-            if i >= len(ACCOUNTS):
-                early = int(own_start[i])
-                tree[start][name] = early
-                tree["in_loop"][name] = ns - early
-            elif _KIND_OF[i] == "start" or i == INDEX["restart_gap"]:
-                tree[start][name] = ns
-            else:
-                tree[_KIND_OF[i]][name] = ns
-        return tree
 
 
 def _by_attempt(rows: Rows) -> Iterator[tuple[int, Rows]]:

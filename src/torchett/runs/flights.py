@@ -122,6 +122,7 @@ class Flight:
         return said
 
     def _read_log(self, data: bytes) -> None:
+        lanes: dict[tuple[int, int], list[memoryview]] = {}
         self.cut_off = 0
         for piece in chunks(memoryview(data)):
             if isinstance(piece, Damage):
@@ -134,12 +135,15 @@ class Flight:
             self.position += piece.size
             self.reach = max(self.reach, piece.reach)
             if piece.kind == FRAMES:
-                frames = np.frombuffer(piece.payload, dtype=FRAME_DTYPE)
-                self.frames.append((piece.attempt, piece.rank, frames))
-                if len(frames):
-                    self.last_ns = max(self.last_ns, int(frames["t1"].max()))
+                lanes.setdefault((piece.attempt, piece.rank), []).append(piece.payload)
             elif piece.kind == NOTE:
                 self._take_note(json.loads(bytes(piece.payload)))
+
+        for (attempt, rank), payloads in lanes.items():
+            frames = np.frombuffer(b"".join(payloads), dtype=FRAME_DTYPE)
+            if len(frames):
+                self.frames.append((attempt, rank, frames))
+                self.last_ns = max(self.last_ns, int(frames["t1"].max()))
 
     def _take_note(self, note: dict[str, Any]) -> None:
         if "name" in note:

@@ -1,0 +1,182 @@
+"""What attempts come to: the outcome of each, a sheet of all of them, and the job's L1 figures."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import overload
+
+import numpy as np
+
+from torchett.ledger.ledger import AttemptLedger, Loss
+from torchett.ledger.rows import Ints
+from torchett.ledger.sweep import Found
+from torchett.ledger.window import Tenure, Window
+from torchett.model.accounts import ACCOUNTS, GROUPS, INDEX
+
+_EFFECTIVE, _UNSAVED = INDEX["effective"], INDEX["unsaved"]
+_UNATTRIBUTED, _OTHER = INDEX["unattributed"], INDEX["other_in_loop"]
+_AFTER_LAST_STEP = {"success": INDEX["teardown"], "live": _OTHER}  # else: detect
+_KIND_OF = [account.kind for account in ACCOUNTS]
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What one attempt comes to: rule 2's part, and rule 3's once thresholds are known."""
+
+    booked: Ints  # by account, steps left out
+    own_start: Ints  # by account: of users' own, what fell before the rank's first step
+    steps_ns: int = 0
+    first_step: int | None = None
+    progress_ns: int | None = None
+    last_end_ns: int | None = None
+    limit: int | None = None  # steps from here on were lost
+    reached: int | None = None  # the highest step that was not
+    at_risk: tuple[int, int] = (-2, 0)  # of which durable step, rank-ns above it
+    unsaved_ns: int = 0
+    estimated_ns: int = 0
+    losses: tuple[Loss, ...] = ()
+    fresh: bool = True  # not yet entered as it is
+
+
+@dataclass(slots=True, kw_only=True)
+class Sheet:
+    """Two tables, attempt × account: all that is booked, and users' own before the first step."""
+
+    booked: Ints
+    own_start: Ints
+    outcomes: list[Outcome | None]
+
+    @staticmethod
+    def blank(attempts: int, accounts: int) -> "Sheet":
+        return Sheet(
+            booked=np.zeros((attempts, accounts), dtype=np.int64),
+            own_start=np.zeros((attempts, accounts), dtype=np.int64),
+            outcomes=[None] * attempts,
+        )
+
+    def enter(self, position: int, outcome: Outcome) -> None:
+        """Put an attempt's outcome in its row."""
+        missing = len(outcome.booked) - self.booked.shape[1]
+        if missing > 0:
+            self.booked = np.pad(self.booked, ((0, 0), (0, missing)))
+            self.own_start = np.pad(self.own_start, ((0, 0), (0, missing)))
+        width = len(outcome.booked)
+        self.booked[position, :width] = outcome.booked
+        self.own_start[position, :width] = outcome.own_start
+        self.booked[position, _EFFECTIVE] = outcome.steps_ns - outcome.unsaved_ns
+        self.booked[position, _UNSAVED] = outcome.unsaved_ns
+        self.outcomes[position] = outcome
+        outcome.fresh = False
+
+    def copied(self) -> "Sheet":
+        return replace(self, booked=self.booked.copy(), own_start=self.own_start.copy())
+
+
+def outcome_of(tenure: Tenure, found: Found) -> Outcome:
+    """The attempt's accounts: its spans, and what is left where there are none."""
+    lo, start, hi = tenure.lo_ns, tenure.start_ns, tenure.hi_ns
+    begun = found.begun
+    first = np.clip(found.first_begin, start, hi)
+    last = np.clip(found.last_end, start, hi)
+    tail = np.where(begun, (hi - last) - found.cover_tail, 0)
+    loop_cover = found.cover_loop - found.cover_tail
+    other = np.where(begun, (last - first) - loop_cover - found.steps_ns, 0)
+
+    booked = (found.spans_before + found.spans_after).sum(axis=0)
+    own_start = found.spans_before.sum(axis=0)
+    own_start[: len(ACCOUNTS)] = 0
+    before_start = INDEX["hardware_setup" if tenure.position == 0 else "restart_gap"]
+    booked[before_start] += ((start - lo) - found.cover_gap).sum()
+    booked[_UNATTRIBUTED] += ((first - start) - found.cover_start).sum()
+    booked[_OTHER] += other.sum()
+    booked[_AFTER_LAST_STEP.get(tenure.state, INDEX["detect"])] += tail.sum()
+
+    if not begun.any():
+        return Outcome(booked=booked, own_start=own_start)
+    lead = int(np.lexsort((found.first_index, found.first_begin))[0])
+    soonest = int(np.argmin(found.first_end))
+    return Outcome(
+        booked=booked,
+        own_start=own_start,
+        steps_ns=int(found.steps_ns.sum()),
+        first_step=int(found.first_index[lead]),
+        progress_ns=min(int(found.first_end[soonest]), hi) - int(found.first_booked[soonest]),
+        last_end_ns=min(int(found.last_end.max()), hi),
+    )
+
+
+def time_to(frame: Window, outcomes: Sequence[Outcome]) -> tuple[int | None, tuple[int, ...]]:
+    """Rule 4: Time to Start, and one Time to Recover for each pair of attempts with steps."""
+    moving = [
+        (outcome.progress_ns, outcome.last_end_ns)
+        for outcome in outcomes
+        if outcome.progress_ns is not None and outcome.last_end_ns is not None
+    ]
+    if not moving:
+        return None, ()
+    recover = tuple(later[0] - earlier[1] for earlier, later in pairwise(moving))
+    return moving[0][0] - frame.start_ns, recover
+
+
+class Attempts(Sequence[AttemptLedger]):
+    """The attempts' ledgers, made when asked for: a job may have thousands."""
+
+    def __init__(
+        self,
+        tenures: Sequence[Tenure],
+        outcomes: Sequence[Outcome],
+        sheet: Sheet,
+        names: Sequence[str],
+    ) -> None:
+        self._tenures, self._outcomes = tenures, outcomes
+        self._sheet, self._names = sheet, list(names)
+        stepped = (i for i, outcome in enumerate(outcomes) if outcome.first_step is not None)
+        self._started = next(stepped, len(outcomes))  # up to here it is start, then recover
+
+    def __len__(self) -> int:
+        return len(self._tenures)
+
+    @overload
+    def __getitem__(self, at: int) -> AttemptLedger: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[AttemptLedger]: ...
+    def __getitem__(self, at: int | slice) -> AttemptLedger | Sequence[AttemptLedger]:
+        if isinstance(at, slice):
+            return [self[i] for i in range(*at.indices(len(self)))]
+        tenure, outcome = self._tenures[at], self._outcomes[at]
+        booked, own_start = self._sheet.booked[at], self._sheet.own_start[at]
+        return AttemptLedger(
+            tenure=tenure,
+            first_step=outcome.first_step,
+            progress_ns=outcome.progress_ns,
+            last_end_ns=outcome.last_end_ns,
+            tree=self._tree(booked, own_start, tenure.position <= self._started),
+        )
+
+    def tree(self) -> dict[str, dict[str, int]]:
+        """Group → account → ns, over all attempts."""
+        booked, own_start = self._sheet.booked, self._sheet.own_start
+        early, late = slice(0, self._started + 1), slice(self._started + 1, None)
+        tree = self._tree(booked[early].sum(axis=0), own_start[early].sum(axis=0), True)
+        later = self._tree(booked[late].sum(axis=0), own_start[late].sum(axis=0), False)
+        for group, accounts in later.items():
+            for name, ns in accounts.items():
+                tree[group][name] = tree[group].get(name, 0) + ns
+        return tree
+
+    def _tree(self, booked: Ints, own_start: Ints, starting: bool) -> dict[str, dict[str, int]]:
+        """Rule 4's groups: start accounts are `start` until a first step was made."""
+        tree: dict[str, dict[str, int]] = {group: {} for group in GROUPS}
+        start = "start" if starting else "recover"
+        for i, (name, ns) in enumerate(zip(self._names, booked.tolist(), strict=False)):
+            if not ns:
+                continue
+            if i >= len(ACCOUNTS):
+                early = int(own_start[i])
+                tree[start][name] = early
+                tree["in_loop"][name] = ns - early
+            elif _KIND_OF[i] == "start" or i == INDEX["restart_gap"]:
+                tree[start][name] = ns
+            else:
+                tree[_KIND_OF[i]][name] = ns
+        return tree
