@@ -50,8 +50,8 @@ Ring = mmap.mmap | bytearray | bytes
 
 _NOT_AN_INT = (struct.error, TypeError, OverflowError)
 _store = ENTRY.pack_into
-_SIZE = ENTRY.size
 _WRAP = SLOTS - 1
+_PLACES = tuple(RING + slot * ENTRY.size for slot in range(SLOTS))  # where each slot lies
 _FOLD_AT = SLOTS - 65  # entries not folded: a little early, there is room for what comes meanwhile
 _NEWEST = SLOTS - 320  # of them, how many stay
 _DETAIL = 64  # entries a finished record keeps one by one
@@ -135,23 +135,19 @@ class FlightWriter:
         The lock is re-entrant, because a signal handler may interrupt this very thread in here
         and record a span. Now and then the older entries are folded, after this one is stored.
         """
-        lock = self._lock
-        lock.acquire()
-        try:
+        with self._lock:
             seq = self._seq
-            self._seq = seq + 1  # taken before it is filled, for the handler's sake
-            at = RING + (seq & _WRAP) * _SIZE
-            _store(self.ring, at, waited, begin, end, index, what, seq + 1)
-            full = seq >= self._look_at
-            if full and seq >= self._reach + _FOLD_AT:
-                self._make_room(seq + 1)
-        except _NOT_AN_INT:
-            self._seq = seq
-            raise
-        finally:
-            lock.release()
-        if full:
-            self._flush()
+            self._seq = after = seq + 1  # taken before it is filled, for the handler's sake
+            try:
+                _store(self.ring, _PLACES[seq & _WRAP], waited, begin, end, index, what, after)
+            except _NOT_AN_INT:
+                self._seq = seq
+                raise
+            if seq < self._look_at:
+                return
+            if seq >= self._reach + _FOLD_AT:
+                self._make_room(after)
+        self._flush()
 
     def _make_room(self, seq: int) -> None:
         """Fold all but the newest entries of the ring."""

@@ -39,7 +39,7 @@ class Recorder:
         self._writer = writer
         self._accounts = {name: INDEX[name] for name in INDEX if is_recordable(name)}
         self._first_batch_seen = False
-        self.step = _StepTimer(writer)
+        self.step = _StepTimer(writer).numbered
 
     def span(self, account: str, background: bool = False) -> "_SpanTimer":
         """Time the body of a `with` under an account."""
@@ -165,7 +165,8 @@ class _StepTimer:
         self._index = self._begin = 0
         self._meta = _ONE_STEP
 
-    def __call__(self, index: int, count: int = 1) -> "_StepTimer":
+    def numbered(self, index: int, count: int = 1) -> "_StepTimer":
+        """The timer, set to time step `index`."""
         self._index = index
         if count == 1:
             self._meta = _ONE_STEP
