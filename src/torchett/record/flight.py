@@ -24,8 +24,8 @@ from torchett.record.layout import (
     ENTRY,
     FRAME,
     FRAMES,
-    HALF,
     LIVE_BYTES,
+    NOT_AN_INT,
     NOTE,
     OPEN,
     OPEN_AT,
@@ -48,7 +48,6 @@ log = logging.getLogger("torchett")
 
 Ring = mmap.mmap | bytearray | bytes
 
-_NOT_AN_INT = (struct.error, TypeError, OverflowError)
 _store = ENTRY.pack_into
 _WRAP = SLOTS - 1
 _PLACES = tuple(RING + slot * ENTRY.size for slot in range(SLOTS))  # where each slot lies
@@ -140,7 +139,7 @@ class FlightWriter:
             self._seq = after = seq + 1  # taken before it is filled, for the handler's sake
             try:
                 _store(self.ring, _PLACES[seq & _WRAP], waited, begin, end, index, what, after)
-            except _NOT_AN_INT:
+            except NOT_AN_INT:
                 self._seq = seq
                 raise
             if seq < self._look_at:
@@ -151,10 +150,12 @@ class FlightWriter:
 
     def _make_room(self, seq: int) -> None:
         """Fold all but the newest entries of the ring."""
+        upto = max(seq - _NEWEST, self._reach)
+        entries = upto - self._reach
         try:
-            self._fold(max(seq - _NEWEST, self._reach), seq)
+            self._fold(upto, seq)
         except Exception as error:  # never into the loop: what could not be folded is dropped
-            self._drop(HALF)
+            self._drop(entries)
             log.warning("torchett: entries of the flight record were lost: %r", error)
         self._look_again()
 

@@ -5,7 +5,6 @@ write says so once and turns into a `Silent` one.
 """
 
 import logging
-import struct
 import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,6 +15,7 @@ from torchett.record.layout import (
     BACKGROUND,
     CHECKPOINT,
     COUNT_SHIFT,
+    NOT_AN_INT,
     SPAN,
     STEP,
     meta,
@@ -28,7 +28,6 @@ T = TypeVar("T")
 log = logging.getLogger("torchett")
 
 _ONE_STEP = meta(STEP)
-_NOT_AN_INT = (struct.error, TypeError, OverflowError)
 _MOST_ACCOUNTS = 1000
 
 
@@ -184,7 +183,7 @@ class _StepTimer:
         end, begin = now_ns(), self._begin
         try:
             self._put(begin, begin, end, self._index, self._meta)
-        except _NOT_AN_INT:
+        except NOT_AN_INT:
             index = _as_index(self._index)
             if index >= 0:
                 self._put(begin, begin, end, index, self._meta)
