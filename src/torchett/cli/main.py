@@ -1,45 +1,14 @@
 """The command `ett`: parse, call, print. Bad input is one line and exit code 2."""
 
-import json
 import os
 import sys
-from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
-from typing import Any
 
 import click
 
 from torchett import __version__
+from torchett.cli.speak import print_json, print_rich, speaks_plainly
 from torchett.model.errors import EttError
-
-
-def _speaks_plainly(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Turn what torchett says is wrong into one line on stderr and exit code 2."""
-
-    @wraps(command)
-    def spoken(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return command(*args, **kwargs)
-        except EttError as error:
-            click.echo(f"ett: {error}", err=True)
-            raise SystemExit(2) from None
-        except BrokenPipeError:  # `ett report … | head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise SystemExit(1) from None
-
-    return spoken
-
-
-def _print_json(value: Any) -> None:
-    click.echo(json.dumps(value, ensure_ascii=False))
-
-
-def _print(renderable: Any) -> None:
-    from rich.console import Console
-
-    console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
-    console.print(renderable)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -71,7 +40,7 @@ def main() -> None:
 @click.option("--nodes", type=click.IntRange(1), help="How many nodes run this job.")
 @click.option("--head", help="HOST[:PORT] of node 0, to compare clocks with.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-@_speaks_plainly
+@speaks_plainly
 def run(
     job: str | None,
     max_restarts: int,
@@ -131,7 +100,7 @@ def _print_summary(folder: Path) -> None:
     help="Whose definition the headline follows.",
 )
 @click.option("--svg", type=click.Path(path_type=Path), help="Write it as a picture to this file.")
-@_speaks_plainly
+@speaks_plainly
 def report(run: str, as_json: bool, definition: str, svg: Path | None) -> None:
     """Show where the time of a job went."""
     from torchett.ledger.views import DEFINITIONS
@@ -147,13 +116,13 @@ def report(run: str, as_json: bool, definition: str, svg: Path | None) -> None:
         if definition != "meta":
             value = chosen.percent(ledger, reader.history().rows)
             shown["definition"] = {"name": definition, "percent": value, "is": chosen.sentence}
-        _print_json(shown)
+        print_json(shown)
         return
     from torchett.report.job import job_report
 
     drawn = job_report(ledger, reader.history(), chosen)
     if svg is None:
-        _print(drawn)
+        print_rich(drawn)
         return
     from torchett.report.picture import as_svg
     from torchett.runs.files import write_whole
@@ -165,7 +134,7 @@ def report(run: str, as_json: bool, definition: str, svg: Path | None) -> None:
 @click.argument("a")
 @click.argument("b")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@_speaks_plainly
+@speaks_plainly
 def compare(a: str, b: str, as_json: bool) -> None:
     """Show which accounts moved between two jobs, and by how much."""
     from torchett.report.comparison import comparison, comparison_json
@@ -174,16 +143,16 @@ def compare(a: str, b: str, as_json: bool) -> None:
 
     ours, theirs = (RunReader(find_run(name)).poll().ledger() for name in (a, b))
     if as_json:
-        _print_json(comparison_json(ours, theirs))
+        print_json(comparison_json(ours, theirs))
     else:
-        _print(comparison(ours, theirs))
+        print_rich(comparison(ours, theirs))
 
 
 @main.command("import")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("run")
 @click.option("--format", "form", default="events", type=click.Choice(["events"]))
-@_speaks_plainly
+@speaks_plainly
 def import_(file: Path, run: str, form: str) -> None:
     """Make a run of a file in the interchange format events/1."""
     from torchett.record.identity import runs_folder
@@ -199,7 +168,7 @@ def import_(file: Path, run: str, form: str) -> None:
 @click.argument("run")
 @click.option("--format", "form", default="events", type=click.Choice(["events"]))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="A file; else stdout.")
-@_speaks_plainly
+@speaks_plainly
 def export(run: str, form: str, output: Path | None) -> None:
     """Write a run in the interchange format events/1."""
     from torchett.runs import events

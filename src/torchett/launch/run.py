@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torchett.launch.clocksync import ClockServer, measure, parse_address
@@ -21,6 +21,7 @@ from torchett.launch.supervise import Exit, Supervisor, end_leftovers
 from torchett.model.causes import Domain, Outcome
 from torchett.model.errors import InputError, RunError
 from torchett.record.attempts import AttemptLog, attempts_path, last_beat
+from torchett.record.boarding import SITE
 from torchett.record.clock import Anchor, anchor, now_ns, process_start_ns
 from torchett.record.flight import seal
 from torchett.record.identity import runs_folder, safe_name
@@ -41,6 +42,8 @@ class Options:
     node: int | None = None
     nodes: int | None = None
     head: str | None = None
+    aboard: tuple[str, ...] = ()  # modules to bring aboard every process: see record.boarding
+    settings: Mapping[str, str] = field(default_factory=dict)  # what those read: ETT_NAME=value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +76,7 @@ def run_job(options: Options, env: Mapping[str, str]) -> Ended:
             fresh = attempt == first
             log.append(_start_fact(attempt, began, place if fresh else Placement(), here))
             environment = _environment(env, run, job, attempt, began, here)
+            environment |= _boarding(options, env)
             environment |= {
                 "ETT_STANDBY": str(int(options.standby)),
                 "ETT_NODE": str(place.node),
@@ -205,6 +209,18 @@ def _environment(
         "ETT_JOB": job,
         "ETT_ATTEMPT": str(attempt),
         "ETT_ATTEMPT_BEGAN": f"{began}@{here.clock}@0",
+    }
+
+
+def _boarding(options: Options, env: Mapping[str, str]) -> dict[str, str]:
+    """What brings the levers of this job aboard its processes."""
+    if not options.aboard:
+        return {}
+    path = [SITE, env["PYTHONPATH"]] if env.get("PYTHONPATH") else [SITE]
+    return {
+        **options.settings,
+        "ETT_BOARD": ",".join(options.aboard),
+        "PYTHONPATH": os.pathsep.join(path),
     }
 
 

@@ -21,6 +21,7 @@ from importlib.machinery import SourceFileLoader
 from typing import Any, NoReturn
 
 from torchett.launch.standbys import PER_RANK, receive
+from torchett.record.boarding import board
 from torchett.record.clock import anchor, now_ns
 
 # Read by torch when it is imported: a script that sets one of these came too late for a standby.
@@ -44,6 +45,7 @@ def main() -> NoReturn:
         os._exit(_NO_JOB)  # the agent is gone
     control.close()
     _become(job)
+    board()
     _leave(_run(job["argv"]))
 
 

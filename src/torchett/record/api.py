@@ -21,6 +21,7 @@ log = logging.getLogger("torchett")
 _recorder: Recorder | Silent | None = None
 _run: Path | None = None
 _early: list[tuple[str, int, int, bool]] = []
+_early_notes: list[tuple[str, dict[str, Any]]] = []
 
 
 def init(
@@ -71,6 +72,14 @@ def past_span(account: str, t0_ns: int, t1_ns: int, *, background: bool = False)
         _early.append((account, t0_ns, t1_ns, background))
 
 
+def note(kind: str, fact: dict[str, Any]) -> None:
+    """Keep a fact that is neither span nor step with the record, as JSON."""
+    if _recorder is not None:
+        _recorder.note(kind, fact)
+    elif len(_early_notes) < 100:
+        _early_notes.append((kind, fact))
+
+
 def _open(
     job: str | None = None, rank: int | None = None, ranks: int | None = None
 ) -> Recorder | Silent:
@@ -84,7 +93,10 @@ def _open(
         _recorder = Silent()
     for span in _early:
         _recorder.past_span(*span)
+    for kind, fact in _early_notes:
+        _recorder.note(kind, fact)
     _early.clear()
+    _early_notes.clear()
     return _recorder
 
 

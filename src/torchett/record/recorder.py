@@ -38,6 +38,7 @@ class Recorder:
         self._writer = writer
         self._accounts = {name: INDEX[name] for name in INDEX if is_recordable(name)}
         self._first_batch_seen = False
+        self._note_room = 2 << 20
         self.step = _StepTimer(writer).numbered
 
     def span(self, account: str, background: bool = False) -> "_SpanTimer":
@@ -55,6 +56,15 @@ class Recorder:
             number = self._own_account(account) if number is None else number
             kind = BACKGROUND if background else SPAN
             self._writer.put(t0_ns, t0_ns, t1_ns, 0, meta(kind, number))
+
+    def note(self, kind: str, fact: dict[str, Any]) -> None:
+        """Keep a fact with the record; 2 MiB are kept, small ones counted as one KiB."""
+        try:
+            self._note_room -= 1024 + len(repr(fact))
+            if self._note_room > 0:
+                self._writer.note({"note": kind, "fact": fact})
+        except Exception as error:
+            log.debug("torchett: a note was not kept: %s", error)
 
     def steps(self, batches: Iterable[T], start: int) -> Iterator[T]:
         """The batches; each turn of the loop is a step, and waiting for the next is data_wait."""
@@ -218,6 +228,9 @@ class Silent:
         return _NOTHING
 
     def past_span(self, account: str, t0_ns: int, t1_ns: int, background: bool = False) -> None:
+        pass
+
+    def note(self, kind: str, fact: dict[str, Any]) -> None:
         pass
 
     def abandon(self) -> None:

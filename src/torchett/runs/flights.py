@@ -66,6 +66,7 @@ class Flight:
     ring: "Array" = field(default_factory=lambda: np.zeros(0, _ENTRY))
     open: "Array" = field(default_factory=lambda: np.zeros(0, _OPEN))
     exit: dict[str, Any] | None = None
+    facts: list[tuple[str, Any]] = field(default_factory=list)  # what levers noted: kind, fact
     last_ns: int = 0  # the latest time in it
     hole_ns: int | None = None  # since when entries are missing before the ring begins
     damaged: int = 0
@@ -153,6 +154,8 @@ class Flight:
         elif "exit_ns" in note:
             self.exit = note
             self.last_ns = max(self.last_ns, int(note["exit_ns"]))
+        elif "note" in note:
+            self.facts.append((str(note["note"]), note.get("fact")))
 
     def _plausible(self, t_ns: Array) -> Array:
         """Which of these may be times of this process: none is older than a year."""

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -114,6 +115,13 @@ class RunReader:
     def flights(self) -> list[Flight]:
         """The records that count."""
         return [self._flights[path] for path in self._placing]
+
+    def facts(self, kind: str) -> Iterator[tuple[int, int, Any]]:
+        """Attempt, rank and fact of everything that levers noted under `kind`."""
+        for flight in self.flights:
+            for known, fact in flight.facts:
+                if known == kind:
+                    yield self._placing[flight.path].number, flight.rank, fact
 
     def _forget(self) -> None:
         self._flights, self._placing, self._posted = {}, {}, []

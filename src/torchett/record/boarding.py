@@ -1,0 +1,107 @@
+"""Boarding: what a launcher asked for comes aboard a process before its script runs.
+
+    ett run     ETT_BOARD=torchett.compile.board,…   PYTHONPATH=…/record/site:…
+    python         sitecustomize ─► board() ─► each module's board() ─► when_imported("torch", …)
+    standby        told to go    ─► board() ─► the same
+
+Nothing aboard imports torch: it waits until the script does. What fails is off, and says so once.
+"""
+
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import module_from_spec
+from types import ModuleType
+
+SITE = os.path.join(os.path.dirname(__file__), "site")
+log = logging.getLogger("torchett")
+
+Then = Callable[[ModuleType], None]
+_waiting: dict[str, list[Then]] = {}
+
+
+def board() -> None:
+    """Bring aboard the modules that ETT_BOARD names: each has a function `board()`."""
+    if os.environ.get("ETT_DISABLE") == "1":
+        return
+    for name in os.environ.get("ETT_BOARD", "").split(","):
+        if name:
+            try:
+                importlib.import_module(name).board()
+            except Exception as error:
+                log.warning("torchett: %s is off: %s: %s", name, type(error).__name__, error)
+
+
+def when_imported(name: str, then: Then) -> None:
+    """Call `then(module)` once the module has been imported; at once if it has been."""
+    module = sys.modules.get(name)
+    spec = getattr(module, "__spec__", None)
+    if module is not None and not getattr(spec, "_initializing", False):
+        _call(name, then, module)
+        return
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+    _waiting.setdefault(name, []).append(then)
+
+
+def _call(name: str, then: Then, module: ModuleType) -> None:
+    try:
+        then(module)
+    except Exception as error:
+        hook = getattr(then, "__qualname__", repr(then))
+        log.warning("torchett: %s of %s is off: %s: %s", hook, name, type(error).__name__, error)
+
+
+class _Finder(MetaPathFinder):
+    """Finds what the others find, for names that somebody waits for."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in _waiting:
+            return None
+        for finder in sys.meta_path:
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _Announcing(spec.loader)
+                return spec
+        return None
+
+
+class _Announcing(Loader):
+    """A loader that tells those who wait; the module keeps the loader it would have had."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        spec = module.__spec__
+        module.__loader__ = self._loader
+        if spec is not None:
+            spec.loader = self._loader
+        self._loader.exec_module(module)
+        name = module.__name__
+        for then in _waiting.pop(name, []):
+            _call(name, then, module)
+
+
+_finder = _Finder()
+
+
+def next_sitecustomize() -> None:
+    """Run the sitecustomize that ours stands in front of, on a path that ours is not on."""
+    sys.path[:] = [folder for folder in sys.path if folder != SITE]
+    spec = PathFinder.find_spec("sitecustomize")
+    if spec is not None and spec.loader is not None:
+        module = sys.modules["sitecustomize"] = module_from_spec(spec)
+        spec.loader.exec_module(module)

@@ -1,0 +1,12 @@
+"""Imported by every Python process of a job at its start: see torchett.record.boarding."""
+
+import sys
+
+if not any(word.startswith("torchett.launch.") for word in sys.orig_argv[1:4]):
+    try:
+        from torchett.record.boarding import board, next_sitecustomize
+    except ImportError:  # an interpreter that has no torchett
+        pass
+    else:
+        next_sitecustomize()
+        board()

@@ -1,0 +1,76 @@
+"""What a launcher asked for comes aboard before the script, and never in its way."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from torchett.record.boarding import SITE
+
+
+def python(code: str, folder: Path, **env: str) -> "subprocess.CompletedProcess[str]":
+    path = os.pathsep.join([SITE, str(folder)])
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": path} | env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_a_module_comes_aboard_before_the_script(tmp_path: Path) -> None:
+    (tmp_path / "aboard.py").write_text("def board(): print('aboard')")
+    done = python("print('script')", tmp_path, ETT_BOARD="aboard")
+    assert done.stdout.split() == ["aboard", "script"]
+    assert done.stderr == ""
+
+
+def test_nothing_comes_aboard_when_all_is_disabled(tmp_path: Path) -> None:
+    (tmp_path / "aboard.py").write_text("def board(): print('aboard')")
+    assert python("", tmp_path, ETT_BOARD="aboard", ETT_DISABLE="1").stdout == ""
+
+
+def test_what_fails_says_so_in_a_line_and_the_script_runs(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("def board(): raise OSError('no room')")
+    done = python("print('script')", tmp_path, ETT_BOARD="broken,missing")
+    assert done.stdout.split() == ["script"]
+    assert done.stderr.splitlines() == [
+        "torchett: broken is off: OSError: no room",
+        "torchett: missing is off: ModuleNotFoundError: No module named 'missing'",
+    ]
+
+
+def test_the_users_own_sitecustomize_runs_too_and_ours_is_not_on_the_path(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('theirs')")
+    code = "import sys, sitecustomize; print(sitecustomize.__file__); print(*sys.path, sep='\\n')"
+    done = python(code, tmp_path)
+    assert done.stdout.splitlines()[:2] == ["theirs", str(tmp_path / "sitecustomize.py")]
+    assert SITE not in done.stdout
+
+
+def test_when_imported_waits_for_the_import_and_keeps_the_loader(tmp_path: Path) -> None:
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "__init__.py").write_text("import pack.part")
+    (tmp_path / "pack" / "part.py").write_text("x = 1")
+    code = """if True:
+        from torchett.record.boarding import when_imported
+        when_imported("pack.part", lambda module: print("part", module.x))
+        when_imported("pack", lambda module: print("pack", module.part.x))
+        when_imported("pack", lambda module: 1 / 0)
+        when_imported("sys", lambda module: print("early", module.__name__))
+        print("before")
+        import pack
+        print(type(pack.__loader__).__name__, type(pack.__spec__.loader).__name__)
+        when_imported("pack", lambda module: print("late"))
+    """
+    done = python(code, tmp_path)
+    assert done.stdout.splitlines() == [
+        "early sys",
+        "before",
+        "part 1",
+        "pack 1",
+        "SourceFileLoader SourceFileLoader",
+        "late",
+    ]
+    assert "<lambda> of pack is off: ZeroDivisionError" in done.stderr
