@@ -29,7 +29,7 @@ def main() -> None:
 )
 @click.option(
     "--hang-timeout",
-    default=10.0,
+    default=8.0,
     show_default=True,
     help="Seconds without any sign of life after which a rank is ended; 0 for never.",
 )

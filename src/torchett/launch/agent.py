@@ -5,20 +5,14 @@ handed to a standby where one waits, and the agent's restarts are written down a
 """
 
 import os
-import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+from torchett.launch.journal import Journal
 from torchett.launch.standbys import Standbys
-from torchett.launch.watch import Watch, look
-from torchett.record.attempts import append_fact, attempts_path
-from torchett.record.clock import anchor, now_ns
-from torchett.record.layout import attempt_folder
 
 _REFILL_S = 2.0
-_LOOK_NS = 500_000_000
 
 
 def main(argv: Sequence[str]) -> None:
@@ -43,7 +37,7 @@ def _torchrun(argv: list[str], standbys: Standbys) -> None:
     from torch.distributed.elastic.agent.server import local_elastic_agent
     from torch.distributed.elastic.multiprocessing import api
 
-    journal = _Journal()
+    journal = Journal(os.environ)
     handler_class = api.SubprocessHandler
 
     class Handler(handler_class):  # type: ignore[misc, valid-type]
@@ -63,10 +57,15 @@ def _torchrun(argv: list[str], standbys: Standbys) -> None:
         return Handler(**kwargs)
 
     agent_class = local_elastic_agent.LocalElasticAgent
-    start, stop, monitor = (
-        getattr(agent_class, name)
-        for name in ("_start_workers", "_stop_workers", "_monitor_workers")
+    rendezvous, start, monitor = (
+        getattr(agent_class, name) for name in ("_rendezvous", "_start_workers", "_monitor_workers")
     )
+
+    def meet(self: Any, group: Any) -> None:
+        journal.stopped()
+        rendezvous(self, group)
+        elastic = group.spec.rdzv_handler.get_backend() != "static"
+        journal.met(group.store, leads=group.group_rank == 0, elastic=elastic)
 
     def start_workers(self: Any, group: Any) -> Any:
         started = start(self, group)
@@ -78,88 +77,14 @@ def _torchrun(argv: list[str], standbys: Standbys) -> None:
         result = monitor(self, group)
         if result.failures:
             first = min(result.failures.values(), key=lambda failure: failure.timestamp)
-            journal.failed(_cause(first.exitcode))
+            journal.failed(first.exitcode)
         return result
 
-    def stop_workers(self: Any, group: Any) -> Any:
-        stopped = stop(self, group)
-        journal.over(group.spec.max_restarts - self._remaining_restarts)
-        return stopped
-
     api.get_subprocess_handler = handler
+    agent_class._rendezvous = meet
     agent_class._start_workers = start_workers
     agent_class._monitor_workers = monitor_workers
-    agent_class._stop_workers = stop_workers
     torchrun.main(argv)
-
-
-class _Journal:
-    """Watches the ranks and writes down restarts (the latter if this agent is node 0's)."""
-
-    def __init__(self) -> None:
-        run = os.environ.get("ETT_RUN")
-        node = int(os.environ.get("ETT_NODE", "0"))
-        self._run = Path(run or ".")
-        self._path = attempts_path(self._run) if run and node == 0 else None
-        timeout_s = float(os.environ.get("ETT_HANG_TIMEOUT", "0"))
-        self._watch = Watch(timeout_s) if timeout_s > 0 else None
-        self._looked_ns = 0
-        self._hung = False
-        self._attempt = int(os.environ.get("ETT_ATTEMPT", "0"))
-        self._clock = anchor().clock
-        self._began = os.environ.get("ETT_ATTEMPT_BEGAN", "")
-        self._restarts = 0
-        self._cause: str | None = None
-        self._ended_ns = 0
-
-    def environment(self) -> dict[str, str]:
-        return {"ETT_ATTEMPT_BEGAN": self._began}
-
-    def end_hung_ranks(self, pids: dict[int, int]) -> None:
-        """Kill ranks that show no life: the agent then does as for any rank that died."""
-        now = now_ns()
-        if self._watch is None or now - self._looked_ns < _LOOK_NS or not pids:
-            return
-        self._looked_ns = now
-        folder = attempt_folder(self._run, self._attempt, self._restarts)
-        for pid in self._watch.hung(look(pids, folder), now):
-            local_rank = next(rank for rank, known in pids.items() if known == pid)
-            print(
-                f"ett: local rank {local_rank} (pid {pid}) shows no sign of life: ended",
-                file=sys.stderr,
-                flush=True,
-            )
-            self._hung = True
-            os.kill(pid, signal.SIGKILL)
-
-    def failed(self, cause: str) -> None:
-        """A rank has failed, and its peers are stopped."""
-        self._cause = "hang" if self._hung else cause
-        self._hung, self._ended_ns = False, now_ns()
-
-    def over(self, restarts: int) -> None:
-        """The workers are stopped, and `restarts` (counting this one) have been used."""
-        if restarts == self._restarts:
-            return  # the last attempt: its end is the launcher's to see
-        self._restarts = restarts
-        now = now_ns()
-        self._began = f"{now}@{self._clock}@{restarts}"
-        if self._path is None:
-            return
-        lane = {"attempt": self._attempt, "restart": restarts - 1}
-        ended = self._ended_ns or now  # a restart for a change of members has no failure
-        end = {"event": "end", **lane, "t_ns": ended, "outcome": "failed", "cause": self._cause}
-        start = {"event": "start", **lane, "restart": restarts, "t_ns": now}
-        self._cause, self._ended_ns = None, 0
-        for fact in (end, start):
-            try:
-                append_fact(self._path, fact)
-            except OSError:
-                return
-
-
-def _cause(exitcode: int) -> str:
-    return signal.Signals(-exitcode).name if exitcode < 0 else f"exit_{exitcode}"
 
 
 def _ranks_asked_for(argv: Sequence[str]) -> int:

@@ -37,7 +37,7 @@ class Options:
     max_restarts: int = 0
     as_is: bool = False
     standby: bool = True
-    hang_timeout_s: float = 10.0
+    hang_timeout_s: float = 8.0
     progress_s: float = 30.0
     node: int | None = None
     nodes: int | None = None
@@ -203,7 +203,7 @@ def _start_fact(
 def _environment(
     env: Mapping[str, str], run: Path, job: str, attempt: int, began: int, here: Anchor
 ) -> dict[str, str]:
-    kept = {key: value for key, value in env.items() if key != "ETT_RECORDER"}
+    kept = {key: value for key, value in env.items() if key not in ("ETT_RECORDER", "ETT_RESTART")}
     return kept | {
         "ETT_RUN": str(run),
         "ETT_JOB": job,

@@ -1,7 +1,7 @@
 """Who am I: the job, attempt and rank of this process, from its environment alone.
 
 set by            job                    attempt                       rank, ranks
-ett run           ETT_RUN, ETT_JOB       ETT_ATTEMPT                   –
+ett run           ETT_RUN, ETT_JOB       ETT_ATTEMPT, ETT_RESTART      –
 torchrun          TORCHELASTIC_RUN_ID    TORCHELASTIC_RESTART_COUNT    RANK, WORLD_SIZE
 Slurm (srun)      SLURM_JOB_NAME, _ID    SLURM_RESTART_COUNT           SLURM_PROCID, _NTASKS
 Kubernetes        ETT_JOB, JOB_NAME      ETT_ATTEMPT                   JOB_COMPLETION_INDEX,
@@ -70,6 +70,9 @@ def identify(
     attempt = _whole(env, "ETT_ATTEMPT")
     if attempt is None:
         attempt = _whole(env, "SLURM_RESTART_COUNT") or 0
+    restart = _whole(env, "ETT_RESTART")
+    if restart is None and torchrun:
+        restart = _whole(env, "TORCHELASTIC_RESTART_COUNT")
     if rank is None:
         rank = _whole(env, "RANK")
     if rank is None:
@@ -80,7 +83,7 @@ def identify(
         job=name,
         run=Path(env["ETT_RUN"]) if launched else runs_folder(env) / name,
         attempt=attempt,
-        restart=(_whole(env, "TORCHELASTIC_RESTART_COUNT") or 0) if torchrun else 0,
+        restart=restart or 0,
         rank=rank,
         ranks=max(ranks or 1, rank + 1),
         local_rank=_whole(env, "LOCAL_RANK") or _whole(env, "SLURM_LOCALID") or 0,

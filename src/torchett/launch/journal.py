@@ -1,0 +1,137 @@
+"""What an agent writes down: its restarts, why they came, and which number each life has.
+
+    node 0   ── life 0 ───────────────┐ rendezvous ┌── life 1 ──
+    node 1   ── life 0 ── ✗ SIGKILL ──┘            └── life 1 ──
+                          └ cause, told to all by the store of life 0
+
+Agents count their restarts apart (a change of members is none), so the one that leads a rendezvous
+says which attempt and restart this is, and the others take its word: records of one life lie in
+one folder on every node.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from torchett.launch.watch import Watch, look
+from torchett.record.attempts import append_fact, attempts_path
+from torchett.record.clock import anchor, now_ns
+from torchett.record.layout import attempt_folder
+
+_LOOK_NS = 500_000_000
+_LANE, _CAUSE = "ett/lane", "ett/cause"
+_PATIENCE = timedelta(seconds=10)
+
+
+class Journal:
+    """Watches the ranks, numbers their lives and writes them down (if this agent is node 0's)."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        run = env.get("ETT_RUN")
+        self._run = Path(run or ".")
+        self._path = attempts_path(self._run) if run and env.get("ETT_NODE", "0") == "0" else None
+        timeout_s = float(env.get("ETT_HANG_TIMEOUT", "0"))
+        self._watch = Watch(timeout_s) if timeout_s > 0 else None
+        self._looked_ns = 0
+        self._clock = anchor().clock
+        self._attempt, self._restart = int(env.get("ETT_ATTEMPT", "0")), -1
+        self._began = env.get("ETT_ATTEMPT_BEGAN", "")
+        self._store: Any = None  # of this life's rendezvous
+        self._cause: str | None = None
+        self._hung = False
+        self._failed_ns = self._stopped_ns = 0
+
+    def environment(self) -> dict[str, str]:
+        """What a rank must know of its life."""
+        return {
+            "ETT_ATTEMPT": str(self._attempt),
+            "ETT_RESTART": str(max(self._restart, 0)),
+            "ETT_ATTEMPT_BEGAN": self._began,
+        }
+
+    def end_hung_ranks(self, pids: Mapping[int, int]) -> None:
+        """Kill ranks that show no life: the agent then does as for any rank that died."""
+        now = now_ns()
+        if self._watch is None or now - self._looked_ns < _LOOK_NS or not pids:
+            return
+        self._looked_ns = now
+        folder = attempt_folder(self._run, self._attempt, self._restart)
+        for pid in self._watch.hung(look(pids, folder), now):
+            local_rank = next(rank for rank, known in pids.items() if known == pid)
+            print(
+                f"ett: local rank {local_rank} (pid {pid}) shows no sign of life: ended",
+                file=sys.stderr,
+                flush=True,
+            )
+            self._hung = True
+            os.kill(pid, signal.SIGKILL)
+
+    def failed(self, exit_code: int) -> None:
+        """A rank of this node has failed, and its peers are stopped."""
+        cause = "hang" if self._hung else _word(exit_code)
+        self._hung, self._failed_ns = False, now_ns()
+        self._cause = self._first_cause(cause)
+
+    def stopped(self) -> None:
+        """The workers are stopped, or not yet started, and a rendezvous begins."""
+        self._stopped_ns = now_ns()
+
+    def met(self, store: Any, *, leads: bool, elastic: bool) -> None:
+        """The rendezvous is over: a life begins, and its number is agreed."""
+        first = self._restart < 0
+        cause = self._cause or (None if first else self._first_cause(None))
+        before = (self._attempt, self._restart)
+        self._attempt, self._restart = self._agree(store, leads, elastic)
+        self._store = store
+        if first and self._restart == 0:
+            return  # the launcher has written down when it began
+        began = self._stopped_ns
+        self._began = f"{began}@{self._clock}@{self._restart}"
+        if before != (self._attempt, self._restart):
+            self._write(before, self._failed_ns or began, cause, began)
+        self._cause, self._failed_ns = None, 0
+
+    def _agree(self, store: Any, leads: bool, elastic: bool) -> tuple[int, int]:
+        """Attempt and restart of this life: ours, if we lead or cannot be heard."""
+        mine = self._attempt, self._restart + 1
+        if not elastic:  # one store for all lives: there is no place for one life's number
+            return mine
+        try:
+            if leads:
+                store.set(_LANE, f"{mine[0]}.{mine[1]}")
+                return mine
+            store.wait([_LANE], _PATIENCE)
+            attempt, _, restart = store.get(_LANE).decode().partition(".")
+            return int(attempt), int(restart)
+        except Exception:
+            return mine
+
+    def _first_cause(self, cause: str | None) -> str | None:
+        """The cause that some agent named first in this life; `cause` if nobody has."""
+        try:
+            if cause is not None:
+                told: str = self._store.compare_set(_CAUSE, "", cause).decode()
+                return told or cause
+            return self._store.get(_CAUSE).decode() if self._store.check([_CAUSE]) else None
+        except Exception:  # the store's host is gone, and what it knew with it
+            return cause
+
+    def _write(self, life: tuple[int, int], ended: int, cause: str | None, began: int) -> None:
+        if self._path is None:
+            return
+        attempt, restart = life
+        end = {"event": "end", "attempt": attempt, "restart": restart, "t_ns": ended}
+        start = {"event": "start", "attempt": self._attempt, "restart": self._restart}
+        try:
+            append_fact(self._path, end | {"outcome": "failed", "cause": cause})
+            append_fact(self._path, start | {"t_ns": began})
+        except OSError:
+            pass
+
+
+def _word(exit_code: int) -> str:
+    return signal.Signals(-exit_code).name if exit_code < 0 else f"exit_{exit_code}"
