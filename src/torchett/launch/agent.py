@@ -7,7 +7,7 @@ handed to a standby where one waits, and the agent's restarts are written down a
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from torchett.launch.journal import Journal
 from torchett.launch.standbys import Standbys
@@ -24,20 +24,29 @@ def main(argv: Sequence[str]) -> None:
     if ranks > 1:
         env.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does for its ranks
     size = int(os.environ.get("ETT_STANDBY", "0")) and ranks
-    standbys = Standbys(size, env)
+    on_device = os.environ.get("ETT_STANDBY_DEVICE") == "1"
+    standbys, journal = Standbys(size, env, on_device=on_device), Journal(os.environ)
     standbys.fill()
     try:
-        _torchrun(list(argv), standbys)
+        _torchrun(list(argv), standbys, journal)
     finally:
         standbys.close()
+        journal.standbys(standbys.most_bytes)
+    _leave()
 
 
-def _torchrun(argv: list[str], standbys: Standbys) -> None:
+def _leave() -> NoReturn:
+    """Success, without tearing the interpreter down: nothing is left to be done."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(0)
+
+
+def _torchrun(argv: list[str], standbys: Standbys, journal: Journal) -> None:
     from torch.distributed import run as torchrun
     from torch.distributed.elastic.agent.server import local_elastic_agent
     from torch.distributed.elastic.multiprocessing import api
 
-    journal = Journal(os.environ)
     handler_class = api.SubprocessHandler
 
     class Handler(handler_class):  # type: ignore[misc, valid-type]
@@ -65,7 +74,8 @@ def _torchrun(argv: list[str], standbys: Standbys) -> None:
         journal.stopped()
         rendezvous(self, group)
         elastic = group.spec.rdzv_handler.get_backend() != "static"
-        journal.met(group.store, leads=group.group_rank == 0, elastic=elastic)
+        rank, size = group.group_rank, group.group_world_size
+        journal.met(group.store, rank=rank, size=size, elastic=elastic)
 
     def start_workers(self: Any, group: Any) -> Any:
         started = start(self, group)
@@ -74,6 +84,7 @@ def _torchrun(argv: list[str], standbys: Standbys) -> None:
 
     def monitor_workers(self: Any, group: Any) -> Any:
         journal.end_hung_ranks(self._pcontext.pids() if self._pcontext else {})
+        standbys.weigh()
         result = monitor(self, group)
         if result.failures:
             first = min(result.failures.values(), key=lambda failure: failure.timestamp)

@@ -33,14 +33,17 @@ class Journal:
     def __init__(self, env: Mapping[str, str]) -> None:
         run = env.get("ETT_RUN")
         self._run = Path(run or ".")
-        self._path = attempts_path(self._run) if run and env.get("ETT_NODE", "0") == "0" else None
+        node = int(env.get("ETT_NODE", "0"))
+        self._log = attempts_path(self._run, node) if run else None
+        self._leads_run = node == 0
         timeout_s = float(env.get("ETT_HANG_TIMEOUT", "0"))
         self._watch = Watch(timeout_s) if timeout_s > 0 else None
         self._looked_ns = 0
         self._clock = anchor().clock
         self._attempt, self._restart = int(env.get("ETT_ATTEMPT", "0")), -1
         self._began = env.get("ETT_ATTEMPT_BEGAN", "")
-        self._store: Any = None  # of this life's rendezvous
+        self._store: Any = None  # of this life's rendezvous, with our rank and the number of agents
+        self._rank, self._size = 0, 1
         self._cause: str | None = None
         self._hung = False
         self._failed_ns = self._stopped_ns = 0
@@ -72,21 +75,24 @@ class Journal:
 
     def failed(self, exit_code: int) -> None:
         """A rank of this node has failed, and its peers are stopped."""
-        cause = "hang" if self._hung else _word(exit_code)
+        self._cause = "hang" if self._hung else _word(exit_code)
         self._hung, self._failed_ns = False, now_ns()
-        self._cause = self._first_cause(cause)
+        try:
+            self._store.set(f"{_CAUSE}/{self._rank}", self._cause)
+        except Exception:
+            pass  # the store's host is gone: we know our own cause
 
     def stopped(self) -> None:
         """The workers are stopped, or not yet started, and a rendezvous begins."""
         self._stopped_ns = now_ns()
 
-    def met(self, store: Any, *, leads: bool, elastic: bool) -> None:
+    def met(self, store: Any, *, rank: int, size: int, elastic: bool) -> None:
         """The rendezvous is over: a life begins, and its number is agreed."""
         first = self._restart < 0
-        cause = self._cause or (None if first else self._first_cause(None))
+        cause = None if first else self._deepest_cause()
         before = (self._attempt, self._restart)
-        self._attempt, self._restart = self._agree(store, leads, elastic)
-        self._store = store
+        self._attempt, self._restart = self._agree(store, rank == 0, elastic)
+        self._store, self._rank, self._size = store, rank, size
         if first and self._restart == 0:
             return  # the launcher has written down when it began
         began = self._stopped_ns
@@ -94,6 +100,11 @@ class Journal:
         if before != (self._attempt, self._restart):
             self._write(before, self._failed_ns or began, cause, began)
         self._cause, self._failed_ns = None, 0
+
+    def standbys(self, memory_bytes: int) -> None:
+        """The most memory that standbys held beside the ranks."""
+        if memory_bytes:
+            self._append({"event": "standbys", "t_ns": now_ns(), "bytes": memory_bytes})
 
     def _agree(self, store: Any, leads: bool, elastic: bool) -> tuple[int, int]:
         """Attempt and restart of this life: ours, if we lead or cannot be heard."""
@@ -110,25 +121,33 @@ class Journal:
         except Exception:
             return mine
 
-    def _first_cause(self, cause: str | None) -> str | None:
-        """The cause that some agent named first in this life; `cause` if nobody has."""
+    def _deepest_cause(self) -> str | None:
+        """The likeliest root of what the agents saw in this life.
+
+        A rank that was killed or hung outranks one that raised: that may be for a peer it lost.
+        """
+        causes = [self._cause] if self._cause else []
         try:
-            if cause is not None:
-                told: str = self._store.compare_set(_CAUSE, "", cause).decode()
-                return told or cause
-            return self._store.get(_CAUSE).decode() if self._store.check([_CAUSE]) else None
-        except Exception:  # the store's host is gone, and what it knew with it
-            return cause
+            for rank in range(self._size):
+                key = f"{_CAUSE}/{rank}"
+                causes += [self._store.get(key).decode()] if self._store.check([key]) else []
+        except Exception:
+            pass
+        return min(causes, key=lambda cause: cause.startswith("exit_"), default=None)
 
     def _write(self, life: tuple[int, int], ended: int, cause: str | None, began: int) -> None:
-        if self._path is None:
+        if not self._leads_run:
             return
         attempt, restart = life
         end = {"event": "end", "attempt": attempt, "restart": restart, "t_ns": ended}
         start = {"event": "start", "attempt": self._attempt, "restart": self._restart}
+        self._append(end | {"outcome": "failed", "cause": cause})
+        self._append(start | {"t_ns": began})
+
+    def _append(self, fact: dict[str, Any]) -> None:
         try:
-            append_fact(self._path, end | {"outcome": "failed", "cause": cause})
-            append_fact(self._path, start | {"t_ns": began})
+            if self._log is not None:
+                append_fact(self._log, fact)
         except OSError:
             pass
 

@@ -27,6 +27,8 @@ from torchett.record.flight import seal
 from torchett.record.identity import runs_folder, safe_name
 from torchett.runs.launchers import Clocks, read_launches
 
+_UNDER_WAY_S = 5.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
@@ -37,6 +39,7 @@ class Options:
     max_restarts: int = 0
     as_is: bool = False
     standby: bool = True
+    standby_device: bool = False
     hang_timeout_s: float = 8.0
     progress_s: float = 30.0
     node: int | None = None
@@ -67,7 +70,7 @@ def run_job(options: Options, env: Mapping[str, str]) -> Ended:
     server = _sync_clocks(place, here, log)
     supervisor = Supervisor(log.beat)
     over = threading.Event()
-    if options.progress_s > 0 and place.node == 0:
+    if place.node == 0:
         watcher = (run, options.progress_s, over)
         threading.Thread(target=_watch, args=watcher, name="ett-progress", daemon=True).start()
     try:
@@ -79,6 +82,7 @@ def run_job(options: Options, env: Mapping[str, str]) -> Ended:
             environment |= _boarding(options, env)
             environment |= {
                 "ETT_STANDBY": str(int(options.standby)),
+                "ETT_STANDBY_DEVICE": str(int(options.standby_device)),
                 "ETT_NODE": str(place.node),
                 "ETT_HANG_TIMEOUT": str(options.hang_timeout_s),
             }
@@ -242,7 +246,9 @@ def _seal_attempt(run: Path, attempt: int, here: Anchor, ended_ns: int) -> None:
 
 def _watch(run: Path, every_s: float, over: threading.Event) -> None:
     """Print how the job is doing; what that needs is imported once the job is under way."""
-    if not over.wait(every_s):
-        from torchett.launch.progress import watch
+    if over.wait(_UNDER_WAY_S):
+        return
+    from torchett.launch.progress import watch
 
+    if every_s > 0 and not over.wait(max(every_s - _UNDER_WAY_S, 0)):
         watch(run, every_s, over)

@@ -26,7 +26,7 @@ from torchett.record.clock import anchor, now_ns
 
 # Read by torch when it is imported: a script that sets one of these came too late for a standby.
 _NO_JOB = 70
-_READ_AT_IMPORT = ("TORCH", "PYTORCH", "TRITON", "OMP_", "MKL_", "KMP_", "CUDA_LAUNCH")
+_READ_AT_IMPORT = ("TORCH", "PYTORCH", "TRITON", "OMP_", "MKL_", "KMP_", "CUDA_")
 
 
 def main() -> NoReturn:

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,9 +39,12 @@ PRELOAD = (
     "torch._functorch.aot_autograd",
     "torch._inductor.fx_passes.post_grad",
 )
+ON_DEVICE = "torchett.launch.on_device"  # where the job wants its standbys on the device
 REHEARSAL = "torchett.launch.rehearsal"  # for standbys that nobody waits for yet
 _LENGTH = struct.Struct("<I")
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+_CGROUP = "/sys/fs/cgroup"
+_WEIGH_S = 5.0
+_USUAL_BYTES = 1 << 30
 
 
 def send(control: socket.socket, message: Mapping[str, Any]) -> None:
@@ -69,25 +73,40 @@ def _exactly(control: socket.socket, size: int) -> bytes:
 class _Standby:
     process: "subprocess.Popen[bytes]"
     control: socket.socket
+    place: int  # the local rank it is meant for
 
 
 class Standbys:
     """Keeps `size` standbys; uses the standard library only, so that it can begin at once."""
 
-    def __init__(self, size: int, env: Mapping[str, str], preload: Sequence[str] = PRELOAD) -> None:
-        self._size, self._preload = size, tuple(preload)
+    def __init__(
+        self,
+        size: int,
+        env: Mapping[str, str],
+        preload: Sequence[str] = PRELOAD,
+        *,
+        on_device: bool = False,
+    ) -> None:
+        self._size, self._preload, self._on_device = size, tuple(preload), on_device
         self._env = _common(env)
         self._waiting: list[_Standby] = []
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
         self._closed = False
+        self._heaviest = _USUAL_BYTES
+        self._weighed_s = time.monotonic()
+        self.most_bytes = 0
 
     def fill(self, spare: bool = False) -> None:
         """Spawn what is missing; spare ones keep out of the way and have time to rehearse."""
         with self._lock:
             self._waiting = [s for s in self._waiting if s.process.poll() is None]
             while not self._closed and len(self._waiting) < self._size:
-                self._waiting.append(self._spawn(spare))
+                if spare and _available_bytes() < 2 * self._heaviest:
+                    return  # the ranks need it more
+                taken = {standby.place for standby in self._waiting}
+                place = next(n for n in range(self._size) if n not in taken)
+                self._waiting.append(self._spawn(place, spare))
 
     def fill_later(self, delay_s: float) -> None:
         """Spawn what is missing after a while, out of the way of ranks that are starting up."""
@@ -105,11 +124,14 @@ class Standbys:
             return None  # torch may have read the difference when it was imported
         job: dict[str, Any] = {"argv": list(argv), "env": dict(env), "cwd": os.getcwd()}
         job |= {"stdout": stdout, "stderr": stderr}
+        local_rank = env.get("LOCAL_RANK")
         while True:
             with self._lock:
                 if not self._waiting:
                     return None
-                standby = self._waiting.pop(0)
+                meant = next((s for s in self._waiting if str(s.place) == local_rank), None)
+                standby = meant or self._waiting[0]
+                self._waiting.remove(standby)
             try:
                 if standby.process.poll() is None:
                     send(standby.control, job)
@@ -121,16 +143,14 @@ class Standbys:
                 pass  # it died while it waited: the next one
             standby.process.kill()
 
-    def memory_bytes(self) -> int:
-        """What the waiting standbys hold in memory."""
-        total = 0
-        for standby in self._waiting:
-            try:
-                with open(f"/proc/{standby.process.pid}/statm", encoding="ascii") as file:
-                    total += int(file.read().split()[1]) * _PAGE
-            except (OSError, ValueError, IndexError):
-                continue
-        return total
+    def weigh(self) -> None:
+        """Note, now and then, what the waiting standbys hold in memory."""
+        if time.monotonic() - self._weighed_s < _WEIGH_S:
+            return
+        self._weighed_s = time.monotonic()
+        weights = [_bytes_of(standby.process.pid) for standby in tuple(self._waiting)]
+        self.most_bytes = max(self.most_bytes, sum(weights))
+        self._heaviest = max(self._heaviest, *weights, 0)
 
     def close(self) -> None:
         """End the standbys that nobody needed."""
@@ -140,21 +160,48 @@ class Standbys:
                 self._timer.cancel()
             for standby in self._waiting:
                 standby.process.kill()
-            for standby in self._waiting:
-                standby.process.wait()
-            self._waiting = []
+                standby.control.close()
+            self._waiting = []  # the launcher adopts and buries them: nobody waits for that here
 
-    def _spawn(self, spare: bool) -> _Standby:
+    def _spawn(self, place: int, spare: bool) -> _Standby:
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-u", "-m", "torchett.launch.standby", str(theirs.fileno())]
-        command += [*self._preload, REHEARSAL] if spare and self._preload else self._preload
+        command += self._preload
+        if self._preload:
+            command += [ON_DEVICE] * self._on_device + [REHEARSAL] * spare
+        env = self._env | {"ETT_PLACE": str(place)}
         process = subprocess.Popen(
-            command, env=self._env, pass_fds=(theirs.fileno(),), start_new_session=True
+            command, env=env, pass_fds=(theirs.fileno(),), start_new_session=True
         )
         if spare and os.geteuid() == 0:  # only root can undo it when the standby is needed
             os.setpriority(os.PRIO_PROCESS, process.pid, 10)
         theirs.close()
-        return _Standby(process, ours)
+        return _Standby(process, ours, place)
+
+
+def _bytes_of(pid: int) -> int:
+    """Memory of a process, what it shares counted in part."""
+    return _number_in(f"/proc/{pid}/smaps_rollup", "Pss:") << 10
+
+
+def _available_bytes() -> int:
+    """What can still be had: of the machine, or of the container if that is less."""
+    free = _number_in("/proc/meminfo", "MemAvailable:") << 10
+    most = _number_in(f"{_CGROUP}/memory.max")
+    if most:
+        used = _number_in(f"{_CGROUP}/memory.current")
+        free = min(free, most - used + _number_in(f"{_CGROUP}/memory.stat", "inactive_file"))
+    return free
+
+
+def _number_in(path: str, key: str = "") -> int:
+    """The number in the line that begins with `key`; 0 if there is none."""
+    try:
+        with open(path, encoding="ascii") as file:
+            line = next(line for line in file if line.startswith(key))
+            return int(line.removeprefix(key).split()[0])
+    except (OSError, ValueError, IndexError, StopIteration):
+        return 0
 
 
 def _common(env: Mapping[str, str]) -> dict[str, str]:

@@ -10,7 +10,10 @@ from torchett.model.values import Checkpoint, Job
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """A job, its rows and checkpoints; `notes` say what the reader corrected or could not read."""
+    """A job, its rows and checkpoints.
+
+    `notes` say what the reader corrected or could not read, `asides` what else is worth knowing.
+    """
 
     job: Job
     rows: Rows
@@ -19,6 +22,7 @@ class History:
     now_ns: int | None = None
     epoch_s: float = 0.0  # the time that t = 0 stands for
     notes: tuple[str, ...] = field(default=())
+    asides: tuple[str, ...] = field(default=())
 
 
 def settle(history: History) -> Ledger:

@@ -244,4 +244,5 @@ def _notes(ledger: Ledger, history: History) -> list[RenderableType]:
             "more than a tenth is unattributed: mark start-up with `with ett.stage(…)`, and call"
             " ett.init() in every rank"
         )
-    return [Text(f"note: {note}", style="yellow") for note in notes]
+    said = [Text(f"note: {note}", style="yellow") for note in notes]
+    return [*said, *(Text(aside, style="dim") for aside in history.asides)]

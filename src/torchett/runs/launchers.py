@@ -71,7 +71,12 @@ class Launches:
     attempts: dict[tuple[int, int], Launch] = field(default_factory=dict)  # attempt, restart
     ends: dict[int, Launch] = field(default_factory=dict)  # attempt: how its last restart ended
     now_ns: int | None = None
+    standby_bytes: dict[str, int] = field(default_factory=dict)  # node → most that standbys held
     notes: list[str] = field(default_factory=list)
+
+    def asides(self) -> Iterator[str]:
+        for node, held in sorted(self.standby_bytes.items()):
+            yield f"standbys of node {node} held {held / 2**20:.0f} MiB of memory"
 
 
 def read_launches(run: Path, clocks: Clocks) -> Launches:
@@ -100,6 +105,9 @@ def _read_log(path: Path, node: str, launches: Launches, clocks: Clocks) -> None
                 raise ValueError(fact)
             elif fact["event"] == "clock":
                 clocks.correct(anchor.host, int(fact["offset_ns"]), int(fact["error_ns"]))
+            elif fact["event"] == "standbys":
+                held = max(launches.standby_bytes.get(node, 0), _whole(fact, "bytes") or 0)
+                launches.standby_bytes[node] = held
             elif node == "0":
                 _take_event(fact, clocks.offset_ns(anchor), launches)
         except _NOT_A_FACT:

@@ -40,6 +40,7 @@ class RunReader:
     def __init__(self, run: Path) -> None:
         self.run = run
         self.notes: list[str] = []
+        self.asides: list[str] = []
         self.job = Job(name=run.name, ranks=1)
         self.now_ns: int | None = None
         self._flights: dict[Path, Flight] = {}
@@ -90,6 +91,7 @@ class RunReader:
                 )
             self.notes += flight.problems()
         self.notes += unreadable
+        self.asides = list(launches.asides())
         return self
 
     def ledger(self) -> Ledger:
@@ -109,6 +111,7 @@ class RunReader:
             ),
             now_ns=self.now_ns,
             notes=tuple(self.notes),
+            asides=tuple(self.asides),
         )
 
     @property
