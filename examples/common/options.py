@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterable
 from pathlib import Path
 
-from common.faults import Kill
+from common.faults import Fault
 
 
 def parse_options(workload: str, presets: Iterable[str]) -> argparse.Namespace:
@@ -26,13 +26,15 @@ def parse_options(workload: str, presets: Iterable[str]) -> argparse.Namespace:
     add("--save-every", type=int, default=20, metavar="STEPS", help="0: only at the end")
     add("--log-every", type=int, default=10, metavar="STEPS")
     add("--digest", action="store_true", help="print the sha256 of the final weights")
+    fault = {"action": "append", "dest": "faults", "default": []}
+    add("--kill-at", type=Fault.parse_kill, metavar="RANK:STEP", help="kill:RANK@STEP", **fault)
     add(
-        "--kill-at",
-        type=Kill.parse,
-        action="append",
-        default=[],
-        metavar="RANK:STEP",
-        help="SIGKILL that rank at the beginning of that step, once per job (may be repeated)",
+        "--fault",
+        type=Fault.parse,
+        metavar="FAULT",
+        help="kill:RANK@STEP, node@STEP, preempt@STEP, error#START or slow:SECONDS#START, once per"
+        " job (may be repeated)",
+        **fault,
     )
     args = parser.parse_args()
     if args.checkpoint_dir is None:

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # examples/, where
 from common.batches import StepDataset, step_loader
 from common.checkpoints import Checkpoints
 from common.digest import weights_digest
-from common.faults import kill_if_asked
+from common.faults import Faults
 from common.options import parse_options
 from common.world import World, join_process_group, set_up_device
 from dlrm.data import BATCH_SIZES, Clicks, click_batch
@@ -69,17 +69,20 @@ def forward_backward(runner: nn.Module, batch: Clicks, device: torch.device) -> 
 def main() -> None:
     args = parse_options("dlrm", PRESETS)
     world = World.from_env()
+    faults = Faults(args.faults, world, args.checkpoint_dir)
+    args.data_warmup += faults.data_delay_s
     device = set_up_device(world)
     join_process_group(world, device)
     model, runner, optimizer = build_model(args, world, device)
     checkpoints = Checkpoints(args.checkpoint_dir, model, optimizer)
     first_step = checkpoints.restore()
     loader = build_loader(args, world, device, range(first_step, args.steps))
+    faults.in_start_up()
     if world.rank == 0:
         print(f"at step {first_step} of {args.steps} on {world.size} × {device.type}", flush=True)
 
     for step, batch in enumerate(loader, start=first_step):
-        kill_if_asked(args.kill_at, rank=world.rank, step=step, folder=args.checkpoint_dir)
+        faults.at_step(step)
         loss = forward_backward(runner, batch, device)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

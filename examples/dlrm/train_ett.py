@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # examples/, where
 from common.batches import StepDataset, step_loader
 from common.checkpoints import Checkpoints
 from common.digest import weights_digest
-from common.faults import kill_if_asked
+from common.faults import Faults
 from common.options import parse_options
 from common.world import World, join_process_group, set_up_device
 from dlrm.data import BATCH_SIZES, Clicks, click_batch
@@ -73,6 +73,8 @@ def main() -> None:
     ett.init()  # what came before, from the start of the process on, counts as imports
     args = parse_options("dlrm", PRESETS)
     world = World.from_env()
+    faults = Faults(args.faults, world, args.checkpoint_dir)
+    args.data_warmup += faults.data_delay_s
     with ett.stage("device_init"):
         device = set_up_device(world)
     with ett.stage("process_group_init"):
@@ -86,11 +88,12 @@ def main() -> None:
         first_step = checkpoints.restore()
     with ett.stage("preproc_creation"):
         loader = build_loader(args, world, device, range(first_step, args.steps))
+    faults.in_start_up()
     if world.rank == 0:
         print(f"at step {first_step} of {args.steps} on {world.size} × {device.type}", flush=True)
 
     for step, batch in enumerate(ett.steps(loader, start=first_step), start=first_step):
-        kill_if_asked(args.kill_at, rank=world.rank, step=step, folder=args.checkpoint_dir)
+        faults.at_step(step)
         # The first forward and backward compile: that is start-up, not training.
         compiles = args.compile and step == first_step
         with ett.stage("pt2_compile") if compiles else nullcontext():

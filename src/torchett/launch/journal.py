@@ -78,7 +78,7 @@ class Journal:
         self._cause = "hang" if self._hung else _word(exit_code)
         self._hung, self._failed_ns = False, now_ns()
         try:
-            self._store.set(f"{_CAUSE}/{self._rank}", self._cause)
+            self._store.set(self._cause_key(self._rank), self._cause)
         except Exception:
             pass  # the store's host is gone: we know our own cause
 
@@ -129,11 +129,14 @@ class Journal:
         causes = [self._cause] if self._cause else []
         try:
             for rank in range(self._size):
-                key = f"{_CAUSE}/{rank}"
+                key = self._cause_key(rank)
                 causes += [self._store.get(key).decode()] if self._store.check([key]) else []
         except Exception:
             pass
         return min(causes, key=lambda cause: cause.startswith("exit_"), default=None)
+
+    def _cause_key(self, rank: int) -> str:
+        return f"{_CAUSE}/{self._attempt}.{self._restart}/{rank}"
 
     def _write(self, life: tuple[int, int], ended: int, cause: str | None, began: int) -> None:
         if not self._leads_run:
