@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from torchett import __version__
+from torchett.cli.bench import bench
 from torchett.cli.speak import print_json, print_rich, speaks_plainly
 from torchett.model.errors import EttError
 
@@ -190,6 +191,8 @@ def export(run: str, form: str, output: Path | None) -> None:
     else:
         write_whole(output, (line + "\n" for line in lines))
 
+
+main.add_command(bench)
 
 if __name__ == "__main__":
     main()

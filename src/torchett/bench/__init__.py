@@ -1,0 +1,1 @@
+"""`ett bench`: the same job, the same failures, with and without the levers."""

@@ -1,0 +1,88 @@
+"""The levers of a bench: what switches each on and off, and which accounts it works on."""
+
+from dataclasses import dataclass
+
+from torchett.ledger.ledger import Ledger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lever:
+    """A lever: options of `ett run` with and without it, or a word for train_ett.py --levers."""
+
+    name: str
+    title: str
+    accounts: tuple[str, ...]
+    on: tuple[str, ...] = ()
+    off: tuple[str, ...] = ()
+    word: str | None = None
+
+
+LEVERS = (
+    Lever(
+        name="standby",
+        title="warm standbys, fast detection",
+        accounts=(
+            *("launcher_init", "imports", "device_init", "process_group_init"),
+            *("detect", "restart_gap", "teardown"),
+        ),
+        on=("--standby",),
+        off=("--no-standby",),
+    ),
+    Lever(
+        name="plan",
+        title="start-up plan",
+        accounts=("preproc_creation", "train_module_creation", "init_plugins", "pre_train"),
+        word="plan",
+    ),
+    Lever(
+        name="fast_batch",
+        title="fast batch",
+        accounts=("get_first_batch_data",),
+        word="fast_batch",
+    ),
+    Lever(
+        name="compile_cache",
+        title="compile cache",
+        accounts=("pt2_compile",),
+        on=("--compile-cache", "{shared}"),
+    ),
+    Lever(
+        name="dynamic_sources",
+        title="dynamic sources",
+        accounts=("recompile",),
+        on=("--dynamic-sources", "auto"),
+    ),
+    Lever(
+        name="checkpoints",
+        title="zero-stall checkpoints",
+        accounts=("checkpoint_blocked", "checkpoint_restore", "final_checkpoint"),
+        word="checkpoints",
+    ),
+    Lever(name="interval", title="auto interval", accounts=("unsaved",), word="interval"),
+)
+NAMES = tuple(lever.name for lever in LEVERS)
+
+
+def run_options(chosen: frozenset[str], shared: str) -> list[str]:
+    """Options of `ett run` for a side with these levers."""
+    words: list[str] = []
+    for lever in LEVERS:
+        words += lever.on if lever.name in chosen else lever.off
+    return [word.format(shared=shared) for word in words]
+
+
+def script_words(chosen: frozenset[str]) -> str:
+    """What train_ett.py is to use: `plan,checkpoints`, or `none`."""
+    words = [lever.word for lever in LEVERS if lever.word and lever.name in chosen]
+    return ",".join(words) or "none"
+
+
+def won_s(stock: Ledger, ours: Ledger) -> dict[str, float]:
+    """Rank-seconds that the accounts each lever works on went down by, and those of no lever."""
+    rest = {name: stock.accounts.get(name, 0) for name in {*stock.accounts, *ours.accounts}}
+    change = {name: ns - ours.accounts.get(name, 0) for name, ns in rest.items()}
+    change.pop("effective", None)
+    found = {
+        lever.title: sum(change.pop(name, 0) for name in lever.accounts) / 1e9 for lever in LEVERS
+    }
+    return found | {"in accounts of no lever": sum(change.values()) / 1e9}

@@ -1,0 +1,74 @@
+"""What goes wrong in a bench, and when: written down before anything is run.
+
+    ranks     ──✗──────✗──────✗──────✗──────✗──      one rank is killed, five times
+    mixed     ──✗─────N──✗e──────P──s──────✗──       a rank, the node, a start that fails,
+    bunched   ✗─✗──────────N✗e───────────────P       a preemption, a slow data service
+
+A fault is a word that the reference workloads understand (examples/common/faults.py).
+"""
+
+from dataclasses import dataclass
+
+from torchett.model.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """A fault at a share of the job's steps."""
+
+    share: float
+    word: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """Faults at steps, and faults in the n-th start of the job."""
+
+    name: str
+    steps: tuple[At, ...]
+    starts: tuple[str, ...] = ()
+
+    @property
+    def failures(self) -> int:
+        """How often the job has to start again."""
+        return len(self.steps) + sum(word.startswith("error") for word in self.starts)
+
+    def words(self, steps: int, ranks: int) -> list[str]:
+        """The faults for a job of this many steps; a rank that it has not is counted round."""
+        found = list(self.starts)
+        for at in self.steps:
+            kind, _, rank = at.word.partition(":")
+            place = f"{kind}:{int(rank) % ranks}" if rank else kind
+            found.append(f"{place}@{round(at.share * steps)}")
+        return found
+
+
+SCHEDULES = {
+    schedule.name: schedule
+    for schedule in (
+        Schedule(
+            name="ranks",
+            steps=tuple(
+                At(share, f"kill:{i % 2}") for i, share in enumerate((0.15, 0.33, 0.5, 0.68, 0.85))
+            ),
+        ),
+        Schedule(
+            name="mixed",
+            steps=(At(0.15, "kill:1"), At(0.35, "node"), At(0.6, "preempt"), At(0.85, "kill:0")),
+            starts=("error#3", "slow:6#5"),
+        ),
+        Schedule(
+            name="bunched",
+            steps=(At(0.05, "kill:0"), At(0.1, "kill:1"), At(0.5, "node"), At(0.95, "preempt")),
+            starts=("error#4", "slow:6#1"),
+        ),
+    )
+}
+
+
+def schedule(name: str) -> Schedule:
+    try:
+        return SCHEDULES[name]
+    except KeyError:
+        known = ", ".join(SCHEDULES)
+        raise InputError(f"ett bench: expected a schedule of {known}, found '{name}'") from None

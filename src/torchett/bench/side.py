@@ -1,0 +1,157 @@
+"""One side of a bench: a job driven through its failures to its end, like a scheduler would.
+
+    command ──── "fault node" ✗ all killed ─┬─ command ── "fault preempt" ─ SIGTERM … ─┬─ command ──
+                                            └ at once                                  └ at once
+
+Killed ranks and failed starts are the launcher's to bring back (torchrun's, or ours); what takes
+the launcher with it is followed by the same command again.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from torchett.bench.levers import run_options, script_words
+from torchett.bench.schedule import Schedule
+from torchett.bench.workload import Workload
+from torchett.model.errors import RunError
+
+GRACE_S = 30.0
+_FAULT = re.compile(r"fault (node|preempt) at step \d+")
+_DIGEST = re.compile(r"digest (\w{64})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """A name, the levers it pulls (None: the stock script), and where its files lie."""
+
+    name: str
+    levers: frozenset[str] | None
+    folder: Path
+
+    def clear(self) -> None:
+        """Forget what an unfinished bench left."""
+        if self.folder.exists():
+            shutil.rmtree(self.folder)
+
+    def command(self, workload: Workload, schedule: Schedule | None) -> list[str]:
+        """What a user would type for this side."""
+        failures = schedule.failures if schedule else 0
+        ett = [sys.executable, "-m", "torchett.cli.main", "run", "--job", self.name]
+        ett += ["--progress", "0"]
+        script = workload.script("train.py" if self.levers is None else "train_ett.py")
+        if self.levers is None:
+            ett += ["--as-is"]
+        else:
+            ett += run_options(self.levers, f"{self.folder}/shared")
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        torchrun += ["--nproc-per-node", str(workload.ranks), "--max-restarts", str(failures)]
+        options = ["--preset", workload.preset, "--steps", str(workload.steps), "--digest"]
+        options += ["--save-every", str(workload.save_every(failures)), "--log-every", "100"]
+        options += ["--checkpoint-dir", str(self.folder / "checkpoints")]
+        if self.levers is not None:
+            options += ["--levers", script_words(self.levers)]
+        for word in schedule.words(workload.steps, workload.ranks) if schedule else ():
+            options += ["--fault", word]
+        return [*ett, "--", *torchrun, str(script), *options]
+
+    def environment(self) -> dict[str, str]:
+        """Caches of its own, empty at first and kept from start to start."""
+        return {
+            **os.environ,
+            "ETT_RUNS": str(self.folder / "runs"),
+            "TORCHINDUCTOR_CACHE_DIR": str(self.folder / "inductor"),
+            # Without it a stock restart may wait for the addresses of dead ranks.
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A job that has come to its end: its run, its weights' digest, how often it was started."""
+
+    side: Side
+    run: Path
+    digest: str | None
+    starts: int
+
+
+def drive(side: Side, workload: Workload, schedule: Schedule | None) -> Finished:
+    """Run a side to its end."""
+    side.folder.mkdir(parents=True, exist_ok=True)
+    command, env = side.command(workload, schedule), side.environment()
+    most = 2 + (schedule.failures if schedule else 0)
+    digest = None
+    with (side.folder / "output.log").open("a") as log:
+        for start in range(1, most + 1):
+            ended, said = _run(command, env, log)
+            digest = said or digest
+            if ended == 0:
+                run = side.folder / "runs" / side.name
+                return Finished(side=side, run=run, digest=digest, starts=start)
+            if ended is not None:
+                break
+    tail = "".join((side.folder / "output.log").read_text().splitlines(keepends=True)[-15:])
+    raise RunError(f"ett bench: {side.name} ended with {ended}; its last lines:\n{tail}")
+
+
+def _run(
+    command: Sequence[str], env: Mapping[str, str], log: IO[str]
+) -> tuple[int | None, str | None]:
+    """The exit code (None: it was ended by a fault, and is to be started again) and the digest."""
+    digest = None
+    with subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1
+    ) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                log.write(line)
+                digest = found[1] if (found := _DIGEST.search(line)) else digest
+                fault = _FAULT.match(line)
+                if fault is not None:
+                    log.write(_end(process, with_notice=fault[1] == "preempt"))
+                    return None, digest
+            return process.wait(), digest
+        finally:
+            kill_all(process.pid)
+
+
+def _end(process: "subprocess.Popen[str]", with_notice: bool) -> str:
+    """What the job still says when it is ended from outside."""
+    said = ""
+    if with_notice:
+        process.send_signal(signal.SIGTERM)
+        try:
+            return process.communicate(timeout=GRACE_S)[0]
+        except subprocess.TimeoutExpired as late:
+            said = f"not gone after {late.timeout:.0f} s: killed\n"
+    kill_all(process.pid)
+    return said + process.communicate()[0]
+
+
+def kill_all(root: int) -> None:
+    """SIGKILL for a process and everything below it, the top first so that nobody restarts."""
+    for pid in (root, *list(_below(root))):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+def _below(root: int) -> Iterator[int]:
+    for path in Path(f"/proc/{root}/task").glob("*/children"):
+        try:
+            children = [int(word) for word in path.read_text().split()]
+        except OSError:
+            continue
+        for pid in children:
+            yield pid
+            yield from _below(pid)

@@ -1,0 +1,58 @@
+"""What a bench came to: two ledgers, and how much less was wasted."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torchett.bench.side import Finished
+from torchett.ledger.history import History
+from torchett.ledger.ledger import Ledger
+from torchett.runs.reader import RunReader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One side, settled."""
+
+    title: str
+    ledger: Ledger
+    history: History
+    digest: str | None
+    starts: int
+
+    @property
+    def wasted_s(self) -> float:
+        """Rank-seconds that were not effective."""
+        return (self.ledger.rank_ns - self.ledger.groups["effective"]) / 1e9
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "title": self.title,
+            "wasted_s": self.wasted_s,
+            "digest": self.digest,
+            "starts": self.starts,
+            "ledger": self.ledger.to_json(),
+        }
+
+
+def settled(finished: Finished, title: str) -> Outcome:
+    """The outcome of a job that has ended."""
+    reader = RunReader(finished.run).poll()
+    return Outcome(
+        title=title,
+        ledger=reader.ledger(),
+        history=reader.history(),
+        digest=finished.digest,
+        starts=finished.starts,
+    )
+
+
+def saved_percent(stock: Outcome, ours: Outcome) -> float:
+    """How much less was wasted."""
+    return 100 * (1 - ours.wasted_s / stock.wasted_s) if stock.wasted_s else 0.0
+
+
+def same_weights(outcomes: Sequence[Outcome]) -> bool | None:
+    """Whether all ended with the same bits; None if one did not say."""
+    digests = {outcome.digest for outcome in outcomes}
+    return None if None in digests else len(digests) == 1

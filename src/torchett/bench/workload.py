@@ -1,0 +1,48 @@
+"""What a bench trains: a reference workload of examples/, at a size that fits the machine."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchett.model.errors import InputError
+
+_EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A job: which example, how large, how long; and what its stock script costs, as measured.
+
+    `blocking_s` is what one `dcp.async_save` holds the loop up, `step_s` what a step takes: from
+    these the stock script gets the interval that is best for it.
+    """
+
+    name: str
+    preset: str
+    ranks: int
+    steps: int
+    step_s: float
+    blocking_s: float
+
+    def save_every(self, failures: int) -> int:
+        """Steps between the stock script's checkpoints: √(2·blocking·MTBF), in steps."""
+        between_s = self.steps * self.step_s / max(failures, 1)
+        return max(1, round(math.sqrt(2 * self.blocking_s * between_s) / self.step_s))
+
+    def script(self, name: str) -> Path:
+        path = _EXAMPLES / self.name / name
+        if not path.is_file():
+            raise InputError(
+                f"ett bench: expected the reference workloads at {_EXAMPLES}, found none: they are"
+                " in the project's checkout, not in the installed package"
+            )
+        return path
+
+
+# step_s and blocking_s: see benchmarks/RESULTS.md.
+WORKLOADS = {
+    "quick": Workload(
+        name="gpt", preset="tiny", ranks=2, steps=3000, step_s=0.018, blocking_s=0.06
+    ),
+    "h200": Workload(name="gpt", preset="124m", ranks=1, steps=4000, step_s=0.1, blocking_s=1.0),
+}
