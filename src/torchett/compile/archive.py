@@ -134,7 +134,7 @@ def contents(archive: Archive) -> list[tuple[Entry, bytes]]:
 
 
 def unpack(data: bytes, key: Key | None) -> Archive:
-    """The archive behind these bytes, if its seal is good; `RefusedError` with the reason if not."""
+    """The archive behind these bytes, if the seal is good; else `RefusedError` says why."""
     if not data.startswith(MAGIC):
         raise RefusedError(f"not an archive of ours: expected {MAGIC!r}, found {data[:16]!r}")
     if len(data) > MOST_BYTES:
@@ -145,7 +145,7 @@ def unpack(data: bytes, key: Key | None) -> Archive:
     manifest = _json(words)
     if manifest.get("format") != 1:
         raise RefusedError(
-            f"format {manifest.get('format')!r}, expected 1: made by another version"
+            f"format {manifest.get('format')!r}, expected 1"
         )
     try:
         environment = {str(k): str(v) for k, v in manifest["environment"].items()}

@@ -1,7 +1,7 @@
 """Torch's compile caches: the one place that knows their private names (torch 2.11 to 2.13).
 
-Each function probes for what it needs and raises `MissingError` where a torch has moved it: the cache
-is then off, and the job compiles as ever.
+Each function probes for what it needs and raises `MissingError` where a torch has moved it: the
+cache is then off, and the job compiles as ever.
 """
 
 from collections.abc import Callable, Iterator
