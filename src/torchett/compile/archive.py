@@ -144,9 +144,7 @@ def unpack(data: bytes, key: Key | None) -> Archive:
     made_by = _check_seal(sealed, data[:at], key)
     manifest = _json(words)
     if manifest.get("format") != 1:
-        raise RefusedError(
-            f"format {manifest.get('format')!r}, expected 1"
-        )
+        raise RefusedError(f"format {manifest.get('format')!r}, expected 1")
     try:
         environment = {str(k): str(v) for k, v in manifest["environment"].items()}
         made_s, said = int(manifest["made_s"]), manifest["payload"]

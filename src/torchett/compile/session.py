@@ -213,12 +213,14 @@ class Session:
 
     def _used(self, cache: Path) -> list[Entry]:
         """What this process made or found, as entries; winners only."""
-        now = int(time.time())
+        now, there = int(time.time()), set(self._outcome.names)
         found = []
         for one in caches.seen_artifacts():
             if one.kind in NAMES and NAMES[one.kind].fullmatch(one.key):
-                content = winners.only(one.content) if one.kind == "inductor" else one.content
-                found.append(entry(one.kind, one.key, content, now))
+                made = entry(one.kind, one.key, one.content, now)
+                if one.kind == "inductor" and made.identity not in there:
+                    made = entry(one.kind, one.key, winners.only(one.content), now)
+                found.append(made)
         files = (name for name in sidecars.used_files(cache) if NAMES["file"].fullmatch(name))
         found += [entry("file", name, (cache / name).read_bytes(), now) for name in files]
         return merge((found,))
