@@ -100,6 +100,11 @@ def entry(kind: str, name: str, data: bytes, used_s: int = 0) -> Entry:
     return Entry(kind=kind, name=name, size=len(data), sha256=digest, stored=stored, used_s=used_s)
 
 
+def identity_of(kind: str, name: str, data: bytes) -> tuple[str, str, str]:
+    """The identity an entry of these bytes has."""
+    return (kind, name, hashlib.sha256(data).hexdigest())
+
+
 def pack(environment: Mapping[str, str], entries: Iterable[Entry], key: Key | None) -> bytes:
     """The archive as bytes; sealed if there is a key."""
     ordered = sorted(entries, key=lambda one: one.identity)

@@ -25,6 +25,7 @@ from torchett.compile.archive import (
     RefusedError,
     contents,
     entry,
+    identity_of,
     merge,
     pack,
     unpack,
@@ -35,6 +36,7 @@ from torchett.compile.node import Node, Outcome
 from torchett.compile.signing import key_for
 from torchett.model.errors import EttError
 from torchett.record import api
+from torchett.record.boarding import when_imported
 from torchett.record.clock import now_ns
 from torchett.store import BusyError, StoreError, open_store, write_whole
 
@@ -63,7 +65,7 @@ class Session:
 
     def install(self) -> "Session":
         """Have torch tell us of its compiles; torch._dynamo is imported."""
-        winners.remember()
+        when_imported(winners.MODULE, winners.remember)
         caches.on_compiles(self.before, self.after)
         return self
 
@@ -217,10 +219,10 @@ class Session:
         found = []
         for one in caches.seen_artifacts():
             if one.kind in NAMES and NAMES[one.kind].fullmatch(one.key):
-                made = entry(one.kind, one.key, one.content, now)
-                if one.kind == "inductor" and made.identity not in there:
-                    made = entry(one.kind, one.key, winners.only(one.content), now)
-                found.append(made)
+                content = one.content
+                if one.kind == "inductor" and identity_of(one.kind, one.key, content) not in there:
+                    content = winners.only(content)
+                found.append(entry(one.kind, one.key, content, now))
         files = (name for name in sidecars.used_files(cache) if NAMES["file"].fullmatch(name))
         found += [entry("file", name, (cache / name).read_bytes(), now) for name in files]
         return merge((found,))

@@ -19,8 +19,10 @@ import pickle
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
+MODULE = "torch._inductor.runtime.triton_heuristics"
 log = logging.getLogger("torchett")
 
 
@@ -38,14 +40,9 @@ _tuned = _Tuned()
 _compiled = threading.local()  # what the descent under way on this thread compiles
 
 
-def remember() -> None:
-    """Note from now on which configuration of a kernel wins. Once is enough."""
-    from torch.utils._triton import has_triton_package
-
-    if not has_triton_package():
-        return
-    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
-
+def remember(heuristics: ModuleType) -> None:
+    """Note from now on which configuration of a kernel wins; the module is `MODULE`."""
+    CachingAutotuner = heuristics.CachingAutotuner  # noqa: N806
     if getattr(CachingAutotuner, "_ett_remembers", False):
         return
     for name, around in (
