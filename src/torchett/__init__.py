@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torchett.record import blocked, checkpoint_durable, init, stage, step, steps
 
 if TYPE_CHECKING:
+    from torchett.compile.compiled import compile
     from torchett.startup import (
         Plan,
         background_imports,
@@ -27,6 +28,7 @@ __all__ = [
     "background_imports",
     "blocked",
     "checkpoint_durable",
+    "compile",
     "init",
     "remember_shapes",
     "stage",
@@ -40,6 +42,10 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> Any:
     """Levers are imported when they are first used: recording alone costs less."""
+    if name == "compile":
+        import importlib
+
+        return importlib.import_module("torchett.compile")  # a room that can be called
     if name in __all__:
         from torchett import startup
 

@@ -8,6 +8,7 @@ import click
 
 from torchett import __version__
 from torchett.cli.bench import bench
+from torchett.cli.compile import compile_
 from torchett.cli.speak import print_json, print_rich, speaks_plainly
 from torchett.model.errors import EttError
 
@@ -42,6 +43,7 @@ def main() -> None:
 @click.option(
     "--progress", default=30.0, show_default=True, help="Seconds between lines; 0 for none."
 )
+@click.option("--compile-cache", help="Path or URL of a library of compiled code to use and fill.")
 @click.option("--node", type=click.IntRange(0), help="This node's number, 0 is the head.")
 @click.option("--nodes", type=click.IntRange(1), help="How many nodes run this job.")
 @click.option("--head", help="HOST[:PORT] of node 0, to compare clocks with.")
@@ -55,6 +57,7 @@ def run(
     standby_device: bool,
     hang_timeout: float,
     progress: float,
+    compile_cache: str | None,
     node: int | None,
     nodes: int | None,
     head: str | None,
@@ -64,6 +67,7 @@ def run(
     from torchett.launch.run import Options, run_job
     from torchett.launch.supervise import leave_like
 
+    aboard, settings = _levers(compile_cache)
     options = Options(
         command=command,
         job=job,
@@ -76,12 +80,24 @@ def run(
         node=node,
         nodes=nodes,
         head=head,
+        aboard=aboard,
+        settings=settings,
     )
     ended = run_job(options, os.environ)
     if ended.node == 0:
         _print_summary(ended.run)
     sys.stdout.flush()
     raise SystemExit(leave_like(ended.code))
+
+
+def _levers(compile_cache: str | None) -> tuple[tuple[str, ...], dict[str, str]]:
+    """What to bring aboard every process of the job, and the settings that it reads."""
+    aboard, settings = [], {}
+    if compile_cache is not None:
+        aboard.append("torchett.compile.board")
+        here = "://" in compile_cache
+        settings["ETT_COMPILE_CACHE"] = compile_cache if here else os.path.abspath(compile_cache)
+    return tuple(aboard), settings
 
 
 def _print_summary(folder: Path) -> None:
@@ -193,6 +209,8 @@ def export(run: str, form: str, output: Path | None) -> None:
 
 
 main.add_command(bench)
+main.add_command(compile_, "compile")
+
 
 if __name__ == "__main__":
     main()

@@ -1,0 +1,296 @@
+"""`ett compile`: what compiling costs, and what of it is kept. Other modules add their commands."""
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from torchett.cli.speak import print_json, print_rich, speaks_plainly
+from torchett.model.errors import InputError
+
+if TYPE_CHECKING:
+    from torchett.compile.archive import Archive
+    from torchett.compile.library import Head, Library
+    from torchett.compile.signing import Key
+
+
+@click.group()
+def compile_() -> None:
+    """Compile once, reuse everywhere, recompile never."""
+
+
+@compile_.group()
+def cache() -> None:
+    """Archives of compiled code, kept for later jobs: see ett run --compile-cache."""
+
+
+_json = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+_key_file = click.option(
+    "--key-file",
+    type=click.Path(path_type=Path),
+    help="The key FILE was signed with, where it is not the library's.",
+)
+
+
+@cache.command("ls")
+@click.argument("url")
+@_json
+@speaks_plainly
+def ls(url: str, as_json: bool) -> None:
+    """List the archives of a library."""
+    heads = _library(url).heads()
+    if as_json:
+        print_json({"url": url, "archives": [_head_json(head) for head in heads]})
+        return
+    from rich.table import Table
+
+    table = Table("key", "workload", "torch", "on", "threads", "entries", "MB", "made", box=None)
+    for head in heads:
+        words = head.environment
+        device = words.get("gpu") or words.get("isa", "")
+        made = time.strftime("%Y-%m-%d %H:%M", time.localtime(head.made_s))
+        table.add_row(
+            *(head.key, words.get("workload", ""), words.get("torch", "").split(" ")[0], device),
+            *(words.get("threads", ""), str(head.entries), f"{head.size / 1e6:.1f}", made),
+        )
+    print_rich(table if heads else f"{url}: no archives")
+
+
+@cache.command("show")
+@click.argument("url")
+@click.argument("key", required=False)
+@_json
+@speaks_plainly
+def show(url: str, key: str | None, as_json: bool) -> None:
+    """Show what is in an archive: of a library (URL KEY, or what KEY begins with) or in a FILE."""
+    archive, size = _archive(url, key)
+    kinds: dict[str, list[int]] = {}
+    for one in archive.entries:
+        kinds.setdefault(one.kind, []).append(one.size)
+    if as_json:
+        entries = [
+            {"kind": e.kind, "name": e.name, "bytes": e.size, "sha256": e.sha256}
+            for e in archive.entries
+        ]
+        print_json(
+            {
+                "environment": dict(archive.environment),
+                "made_s": archive.made_s,
+                "signed_by": archive.made_by,
+                "bytes": size,
+                "entries": entries,
+            }
+        )
+        return
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False)
+    for name, word in archive.environment.items():
+        table.add_row(name, word)
+    table.add_row("signed by key", archive.made_by or "nobody")
+    table.add_row("size", f"{size / 1e6:.1f} MB, {archive.raw_bytes / 1e6:.1f} MB unpacked")
+    for kind, sizes in sorted(kinds.items()):
+        table.add_row(kind, f"{len(sizes)} entries, {sum(sizes) / 1e6:.2f} MB")
+    print_rich(table)
+
+
+@cache.command("pull")
+@click.argument("url")
+@click.argument("key")
+@click.argument("file", type=click.Path(path_type=Path))
+@speaks_plainly
+def pull(url: str, key: str, file: Path) -> None:
+    """Copy an archive out of a library into FILE, once it has been checked."""
+    from torchett.compile.archive import contents, unpack
+    from torchett.store import write_whole
+
+    library = _library(url)
+    data = _read(library, _head(library, key))
+    contents(unpack(data, library.key))
+    write_whole(file, data)
+    click.echo(f"ett: {file}: {len(data) / 1e6:.1f} MB", err=True)
+
+
+@cache.command("push")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("url")
+@_key_file
+@speaks_plainly
+def push(file: Path, url: str, key_file: Path | None) -> None:
+    """Add the archive in FILE to a library, signed with the library's key."""
+    from torchett.compile.archive import contents
+    from torchett.compile.library import Addition, environment_of
+
+    library = _library(url, create=True)
+    archive, _ = _file(file, key_file, library.key)
+    contents(archive)
+    words = archive.environment
+    added = Addition(entries=archive.entries, known={e.identity[:2] for e in archive.entries})
+    name, why = library.publish(words, environment_of(words).key, added)
+    click.echo(f"ett: {url}: {name or why}", err=True)
+
+
+@cache.command("merge")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path))
+@_key_file
+@speaks_plainly
+def merge(files: tuple[Path, ...], output: Path, key_file: Path | None) -> None:
+    """Make one archive of several: whatever any of them has."""
+    from torchett.compile import archive as archives
+    from torchett.compile.environment import stale
+    from torchett.compile.library import environment_of
+    from torchett.store import write_whole
+
+    key = _key(files[0], key_file)
+    if key is None:
+        from torchett.compile.signing import HOW
+
+        raise InputError(f"{output} could not be signed: {HOW}, or give --key-file")
+    found = [(file, _file(file, key_file, key)[0]) for file in files]
+    first = environment_of(found[0][1].environment)
+    for file, archive in found:
+        archives.contents(archive)
+        if reason := stale(first, archive.environment):
+            raise InputError(f"{file} does not go with {files[0]}: {reason}")
+    entries = archives.merge([archive.entries for _, archive in found])
+    data = archives.pack(found[0][1].environment, entries, key)
+    write_whole(output, data)
+    click.echo(f"ett: {output}: {len(entries)} entries, {len(data) / 1e6:.1f} MB", err=True)
+
+
+@cache.command("verify")
+@click.argument("url")
+@_key_file
+@_json
+@speaks_plainly
+def verify(url: str, key_file: Path | None, as_json: bool) -> None:
+    """Check every archive of a library, or one FILE; exit code 1 if any is refused."""
+    from torchett.compile.archive import contents, unpack
+    from torchett.compile.library import environment_of
+    from torchett.model.errors import EttError
+
+    checked: list[dict[str, Any]] = []
+    if Path(url).is_file():
+        names = [(url, None)]
+    else:
+        library = _library(url)
+        names = [(head.key, head) for head in library.heads()]  # type: ignore[misc]
+    for name, head in names:
+        try:
+            if head is None:
+                archive = _file(Path(name), key_file, None)[0]
+            else:
+                archive = unpack(_read(library, head), library.key)
+                if environment_of(archive.environment).key != head.key:
+                    raise InputError("stale: it was made for another environment")
+            contents(archive)
+            checked.append({"key": name, "good": True, "reason": ""})
+        except EttError as error:
+            checked.append({"key": name, "good": False, "reason": str(error)})
+    if as_json:
+        print_json({"url": url, "archives": checked})
+    else:
+        for one in checked:
+            click.echo(f"{'good' if one['good'] else 'REFUSED'}  {one['key']}  {one['reason']}")
+    raise SystemExit(0 if all(one["good"] for one in checked) else 1)
+
+
+@cache.command("gc")
+@click.argument("url")
+@click.option("--older-than", default=90.0, show_default=True, help="Days since it was made.")
+@_json
+@speaks_plainly
+def gc(url: str, older_than: float, as_json: bool) -> None:
+    """Delete old archives, and what interrupted writers left behind."""
+    gone = _library(url).gc(older_than_s=older_than * 86400, now_s=time.time())
+    if as_json:
+        print_json({"url": url, "deleted": gone})
+    else:
+        for name in gone:
+            click.echo(name)
+
+
+def _library(url: str, *, create: bool = False) -> "Library":
+    from torchett.compile.library import Library
+    from torchett.compile.signing import key_for
+    from torchett.store import FolderStore, StoreError, open_store
+
+    try:
+        store = open_store(url)
+    except StoreError as error:
+        raise InputError(str(error)) from None
+    if isinstance(store, FolderStore) and not create and not store.root.is_dir():
+        raise InputError(f"{url}: expected a folder with archives, found nothing")
+    return Library(store, key_for(store, os.environ, create=create))
+
+
+def _head(library: "Library", key: str) -> "Head":
+    found = [head for head in library.heads() if head.key.startswith(key)]
+    if len(found) != 1:
+        there = ", ".join(head.key for head in library.heads()) or "none"
+        raise InputError(f"'{key}': expected one archive, found {len(found)} of: {there}")
+    return found[0]
+
+
+def _read(library: "Library", head: "Head") -> bytes:
+    from torchett.store import StoreError
+
+    try:
+        return library.bytes_of(head)
+    except (StoreError, OSError) as error:
+        raise InputError(
+            f"{head.key}: the archive its head names cannot be read: {error}"
+        ) from None
+
+
+def _archive(url: str, key: str | None) -> "tuple[Archive, int]":
+    """An archive of a library, or one in a file."""
+    from torchett.compile.archive import unpack
+
+    if key is None:
+        if not Path(url).is_file():
+            raise InputError(f"'{url}': expected an archive's file, or a library and a KEY")
+        return _file(Path(url), None, None)
+    library = _library(url)
+    data = _read(library, _head(library, key))
+    return unpack(data, library.key), len(data)
+
+
+def _file(path: Path, key_file: Path | None, also: "Key | None") -> "tuple[Archive, int]":
+    from torchett.compile.archive import MOST_BYTES, RefusedError, unpack
+
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise InputError(f"{path}: {path.stat().st_size} bytes, expected {MOST_BYTES} at most")
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    try:
+        return unpack(data, _key(path, key_file) or also), len(data)
+    except RefusedError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _key(file: Path, key_file: Path | None) -> "Key | None":
+    """The key for a file: as given, from the environment, or that of the library it lies in."""
+    from torchett.compile.signing import key_for
+    from torchett.store import FolderStore
+
+    env = dict(os.environ)
+    if key_file is not None:
+        env["ETT_CACHE_KEY_FILE"] = str(key_file)
+    return key_for(FolderStore(file.absolute().parent.parent), env)
+
+
+def _head_json(head: "Head") -> dict[str, Any]:
+    return {
+        "key": head.key,
+        "archive": head.archive,
+        "bytes": head.size,
+        "entries": head.entries,
+        "made_s": head.made_s,
+        "environment": dict(head.environment),
+    }

@@ -1,0 +1,269 @@
+"""The cache's part in one training process.
+
+    first compile begins ──► once a node: find, check and install an archive
+    … compiles …
+    no compile for a while (or exit) ──► count hits, hand in what is new, publish once
+
+Nothing here raises into the script. Whatever goes wrong is a cold compile, one line in the log
+and a fact with the record (`compile_cache`).
+"""
+
+import atexit
+import logging
+import os
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from torchett.compile import sidecars
+from torchett.compile.adapter import caches, winners
+from torchett.compile.archive import (
+    NAMES,
+    Entry,
+    RefusedError,
+    contents,
+    entry,
+    identity_of,
+    merge,
+    pack,
+    unpack,
+)
+from torchett.compile.environment import Environment, here
+from torchett.compile.library import Addition, Library
+from torchett.compile.node import Node, Outcome
+from torchett.compile.signing import key_for
+from torchett.model.errors import EttError
+from torchett.record import api
+from torchett.record.boarding import when_imported
+from torchett.record.clock import now_ns
+from torchett.store import BusyError, StoreError, open_store, write_whole
+
+log = logging.getLogger("torchett")
+KIND = "compile_cache"
+
+
+class Session:
+    """One process's use of the library at a URL."""
+
+    def __init__(self, url: str, env: Mapping[str, str], *, workload: str | None = None) -> None:
+        self.url = url
+        self._env = env
+        self._workload = workload
+        self._wait_s = float(env.get("ETT_COMPILE_CACHE_TIMEOUT", "60"))
+        self._quiet_s = float(env.get("ETT_COMPILE_CACHE_QUIET", "20"))
+        self._began = False
+        self._settled = False
+        self._settling = threading.Lock()
+        self._watch: threading.Thread | None = None
+        self._last_compile = 0.0
+        self._outcome = Outcome(reason="no compile yet")
+        self._library: Library | None = None
+        self._environment: Environment | None = None
+        self._node: Node | None = None
+
+    def install(self) -> "Session":
+        """Have torch tell us of its compiles; torch._dynamo is imported."""
+        when_imported(winners.MODULE, winners.remember)
+        caches.on_compiles(self.before, self.after)
+        return self
+
+    # Before the first compile ------------------------------------------------------------------
+
+    def before(self) -> None:
+        """A compile begins: at the first one, install what the library has."""
+        if self._began:
+            return
+        self._began = True
+        began = now_ns()
+        try:
+            self._outcome = self._begin()
+        except Exception as error:
+            self._outcome = Outcome(reason=_why(error))
+        if self._outcome.match == "none" and self._outcome.reason:
+            log.warning("torchett: compiling without %s: %s", self.url, self._outcome.reason)
+        api.past_span("pt2_compile", began, now_ns())
+        said = asdict(self._outcome)
+        del said["names"], said["pgo"]
+        api.note(KIND, {"event": "load", "url": self.url, **said})
+
+    def _begin(self) -> Outcome:
+        cache = caches.cache_dir()
+        self._node = Node(cache, self._env)
+        self._environment = here(self._workload)
+        store = open_store(self.url)
+        self._library = Library(store, key_for(store, self._env, create=True))
+        atexit.register(self._at_exit)
+        try:
+            found = self._node.once(lambda: self._load(cache), self._wait_s)
+        except BusyError:
+            return Outcome(reason=f"another rank took longer than {self._wait_s:.0f} s to load it")
+        self._install_profile(found)
+        return found
+
+    def _load(self, cache: Path) -> Outcome:
+        """Find, check and install; what is wrong with an archive becomes the reason."""
+        assert self._library is not None
+        assert self._environment is not None
+        assert self._node is not None
+        began = time.monotonic()
+        nothing = Outcome(loaded_by=os.getpid())
+        try:
+            nearest = self._library.nearest(self._environment)
+            if nearest is None:
+                return replace(nothing, reason="")
+            head, exact = nearest
+            archive = self._library.find(self._environment, head)
+            got = time.monotonic()
+            checked = contents(archive)
+        except (EttError, StoreError, OSError) as error:
+            return replace(nothing, reason=_why(error))
+        pgo: list[tuple[str, str]] = []
+        for one, data in checked:
+            if one.kind == "file":
+                _install_file(cache, one, data)
+            elif one.kind == "pgo":
+                pgo.append((one.name, str(self._node.keep(f"pgo-{len(pgo)}", data))))
+            else:
+                caches.install_artifact(one.kind, one.name, data)
+        return Outcome(
+            match="exact" if exact else "nearest",
+            archive=head.archive,
+            bytes=head.size,
+            entries=len(archive.entries),
+            download_s=round(got - began, 3),
+            install_s=round(time.monotonic() - got, 3),
+            loaded_by=os.getpid(),
+            pgo=tuple(pgo),
+            names=tuple(one.identity for one in archive.entries),
+        )
+
+    def _install_profile(self, found: Outcome) -> None:
+        """Give this rank the profile of the same rank, else another's, under its own key."""
+        key = caches.pgo_key() if found.pgo else None
+        if key is None:
+            return
+        job, _, _ = key.rpartition(":")
+        job, _, rank = job.rpartition(":")
+
+        def fits(name: str) -> tuple[bool, bool]:
+            theirs, _, _ = name.rpartition(":")
+            their_job, _, their_rank = theirs.rpartition(":")
+            return (their_job == job, their_rank == rank)
+
+        _, file = max(found.pgo, key=lambda one: fits(one[0]))
+        caches.write_pgo(key, Path(file).read_bytes())
+
+    # After the warm-up -------------------------------------------------------------------------
+
+    def after(self) -> None:
+        """A compile is over."""
+        self._last_compile = time.monotonic()
+        if self._watch is None and not self._settled and self._library is not None:
+            self._watch = threading.Thread(target=self._quiet, name="ett-cache", daemon=True)
+            self._watch.start()
+
+    def _quiet(self) -> None:
+        """Wait until nothing has been compiled for a while, then settle."""
+        while (left := self._last_compile + self._quiet_s - time.monotonic()) > 0:
+            time.sleep(left)
+        self.settle(wait_s=60.0)
+
+    def _at_exit(self) -> None:
+        if self._last_compile:
+            self.settle(wait_s=10.0)
+
+    def settle(self, wait_s: float) -> None:
+        """Count what was found, and publish what was not; once."""
+        with self._settling:
+            if self._settled or self._library is None:
+                return
+            self._settled = True
+            fact = {"event": "settle", "url": self.url}
+            try:
+                fact |= asdict(caches.counts()) | self._hand_in(wait_s)
+            except Exception as error:
+                fact["reason"] = _why(error)
+                log.warning("torchett: the compile cache was not kept: %s", fact["reason"])
+            api.note(KIND, fact)
+
+    def _hand_in(self, wait_s: float) -> dict[str, object]:
+        assert self._library is not None
+        assert self._environment is not None
+        assert self._node is not None
+        words, node, library = self._environment.words(), self._node, self._library
+        used = self._used(caches.cache_dir())
+        known = {name[:2] for name in self._outcome.names}
+        there = set(self._outcome.names)
+        new = [one for one in used if one.identity not in there]
+        if node.local_ranks > 1 and node.local_rank > 0:
+            node.hand_in(pack(words, used if new else (), library.key))
+            return {"new": len(new), "handed_in": True}
+        entries = used
+        for part in node.collect(wait_s) if node.local_ranks > 1 else ():
+            entries = _with_another_rank(entries, unpack(part, library.key).entries, known)
+        new = [one for one in entries if one.identity not in there]
+        if not [one for one in new if one.kind != "pgo"] and self._outcome.match == "exact":
+            return {"new": len(new), "published": None, "why": "nothing new"}
+        if node.number > 0:
+            time.sleep(min(wait_s, 2.0 * node.number))  # what node 0 publishes is ours as well
+        name, why = library.publish(
+            words, self._environment.key, Addition(entries=entries, known=known)
+        )
+        return {"new": len(new), "published": name, "why": why}
+
+    def _used(self, cache: Path) -> list[Entry]:
+        """What this process made or found, as entries; winners only."""
+        now, there = int(time.time()), set(self._outcome.names)
+        found = []
+        for one in caches.seen_artifacts():
+            if one.kind in NAMES and NAMES[one.kind].fullmatch(one.key):
+                content = one.content
+                if one.kind == "inductor" and identity_of(one.kind, one.key, content) not in there:
+                    content = winners.only(content)
+                found.append(entry(one.kind, one.key, content, now))
+        files = (name for name in sidecars.used_files(cache) if NAMES["file"].fullmatch(name))
+        found += [entry("file", name, (cache / name).read_bytes(), now) for name in files]
+        return merge((found,))
+
+
+def _with_another_rank(
+    ours: list[Entry], theirs: Sequence[Entry], known: Collection[tuple[str, str]]
+) -> list[Entry]:
+    """What both ranks have. A graph that both compiled at the same time is kept once."""
+    names = {one.identity[:2] for one in ours}
+    new = [one for one in theirs if one.identity[:2] not in names or one.identity[:2] in known]
+    return merge((ours, new))
+
+
+def _install_file(cache: Path, one: Entry, data: bytes) -> None:
+    path = cache / one.name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    inside = os.path.realpath(path.parent).startswith(os.path.realpath(cache) + os.sep)
+    if not inside:
+        raise RefusedError(f"{path.parent} is a link that leads out of {cache}")
+    if not path.exists():
+        write_whole(path, data, mode=0o755 if one.name.endswith(".so") else 0o644)
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, (EttError, StoreError)):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
+
+
+_session: Session | None = None
+_starting = threading.Lock()
+
+
+def start(url: str, *, workload: str | None = None) -> Session:
+    """This process's session, begun at the first call; torch._dynamo is imported by then."""
+    global _session
+    with _starting:
+        if _session is None:
+            _session = Session(url, os.environ, workload=workload).install()
+        elif _session.url != url:
+            log.warning("torchett: one compile cache a process: %s is used, %s is not",
+                        _session.url, url)  # fmt: skip
+        return _session
