@@ -36,6 +36,12 @@ def main() -> None:
 @click.option(
     "--progress", default=30.0, show_default=True, help="Seconds between lines; 0 for none."
 )
+@click.option(
+    "--hooks/--no-hooks",
+    default=True,
+    show_default=True,
+    help="Recognise steps, waits, saves and so on in scripts that do not record them.",
+)
 @click.option("--node", type=click.IntRange(0), help="This node's number, 0 is the head.")
 @click.option("--nodes", type=click.IntRange(1), help="How many nodes run this job.")
 @click.option("--head", help="HOST[:PORT] of node 0, to compare clocks with.")
@@ -48,6 +54,7 @@ def run(
     standby: bool,
     hang_timeout: float,
     progress: float,
+    hooks: bool,
     node: int | None,
     nodes: int | None,
     head: str | None,
@@ -68,6 +75,7 @@ def run(
         node=node,
         nodes=nodes,
         head=head,
+        aboard=("torchett.record.hooks",) if hooks and not as_is else (),
     )
     ended = run_job(options, os.environ)
     if ended.node == 0:

@@ -26,6 +26,9 @@ from torchett.runs.flights import Flight, hole_rows, log_rows, open_flight, open
 from torchett.runs.launchers import Clocks, Launches, read_launches
 
 
+_MOST_HINTS = 5  # of what hooks noted for the reader
+
+
 @dataclass(frozen=True, slots=True)
 class _Placing:
     """How a record's rows were posted: if this changes, they must be posted anew."""
@@ -90,6 +93,8 @@ class RunReader:
                 )
             self.notes += flight.problems()
         self.notes += unreadable
+        hints = dict.fromkeys(str(fact.get("says")) for _, _, fact in self.facts("hint"))
+        self.notes += list(hints)[:_MOST_HINTS]
         return self
 
     def ledger(self) -> Ledger:
