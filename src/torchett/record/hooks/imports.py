@@ -1,7 +1,7 @@
 """Imports of the script, timed: each module that the script itself imports, with all it brings.
 
-    import torch            ├── torch ──────────────┤           one interval; what torch imports
-    import numpy                                     ├ numpy ┤   is part of it
+import torch            ├── torch ──────────────┤           one interval; what torch imports
+import numpy                                     ├ numpy ┤   is part of it
 """
 
 import sys

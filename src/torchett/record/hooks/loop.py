@@ -72,6 +72,7 @@ class Loop:
         self._unknown: dict[int, None] = {}
         self._fetches: list[tuple[int, int]] = []  # of unknown datasets
         self._since = self._until = 0  # evaluation
+        self._fed = False  # with batches
         self._is_training: Callable[[], bool] = lambda: False
 
     # Data ------------------------------------------------------------------------------------
@@ -89,6 +90,8 @@ class Loop:
                 self._wait(t0, t1)
             else:
                 self._first_batch(t0, t1)
+        elif grad and self._until and not self._is_training():
+            self._until = t1
         elif grad:
             self._unknown[dataset] = None
             if len(self._fetches) == _MOST_WAITS:
@@ -101,6 +104,7 @@ class Loop:
                 self._is_training = lambda: False
             self._forget_fetches()
             self._until = t1
+            self._fed = True
 
     def _wait(self, t0: int, t1: int) -> None:
         begin = self.begin
@@ -179,6 +183,7 @@ class Loop:
         """The loop goes on: what was evaluation is told."""
         since, until = self._since, self._until
         self._since = self._until = 0
+        self._fed = False
         if until > since:
             self._pen.span("evaluation", since, until)
             self.interrupted = True
@@ -190,10 +195,15 @@ class Loop:
         """An act of the start-up: whatever looked like the loop before it was not."""
         if self.backwards:
             return
+        self.end_start_evaluation()
         self.begin, self.ready = 0, t
         self._forget_fetches()
-        if not self._until:
-            self._since = 0
+
+    def end_start_evaluation(self) -> None:
+        """Models are made, which computes without gradients, too: it was no evaluation."""
+        if self._since and not self.backwards:
+            self._until = self._until if self._fed else 0
+            self.end_evaluation()
 
     # Work ------------------------------------------------------------------------------------
 
@@ -247,9 +257,8 @@ class Loop:
 
     def updated(self, optimizer: Optimizer, t: int) -> None:
         """The update of an optimizer that is not part of another one's is over."""
-        if not self._worked:
-            if self.backwards or not self._is_second_bare(t):
-                return
+        if not self._worked and (self.backwards or not self._is_second_bare(t)):
+            return
         self._by_backward, self._held = False, 0
         self.updates += 1
         key = id(optimizer)
@@ -319,7 +328,7 @@ class Loop:
             self.end_evaluation()
         if self._fetches:
             self._others_were_evaluation()
-        if self._turn and self._worked:
+        if self._turn and self._worked and not self._leader:
             self._close(next(reversed(self._turn.values())))
         elif self._worked and self._held:
             self._stretch_over(self._backward_end)

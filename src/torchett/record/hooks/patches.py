@@ -86,7 +86,7 @@ def _autograd(module: ModuleType) -> None:
         finally:
             watcher.backward_ends()
 
-    module._engine_run_backward = backward
+    vars(module)["_engine_run_backward"] = backward
 
 
 def _grad_modes(module: ModuleType) -> None:
@@ -195,7 +195,7 @@ def _safetensors(module: ModuleType) -> None:
         finally:
             watcher.save_ends(span, done, filename)
 
-    module.save_file = saved
+    vars(module)["save_file"] = saved
 
 
 def _dcp_saver(module: ModuleType) -> None:
@@ -284,10 +284,10 @@ def _cuda(module: ModuleType) -> None:
         t0 = now_ns()
         start()
         if module._initialized:
-            module._lazy_init = start  # once is enough
+            vars(module)["_lazy_init"] = start  # once is enough
             watcher.ended("device_init", t0, None)
 
-    module._lazy_init = started
+    vars(module)["_lazy_init"] = started
 
 
 def _dynamo(module: ModuleType) -> None:

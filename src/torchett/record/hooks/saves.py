@@ -196,11 +196,11 @@ def _updates_done(optimizer: Any) -> int | None:
     if not isinstance(state, Mapping):
         return None
     for values in state.values():
-        count = values.get("step") if isinstance(values, Mapping) else None
+        count: Any = values.get("step") if isinstance(values, Mapping) else None
         if isinstance(count, (int, float)):
             return int(count)
         if getattr(getattr(count, "device", None), "type", None) == "cpu":
-            return int(count)  # type: ignore[call-overload, no-any-return]
+            return int(count)
         if count is not None:
             return None
     return None

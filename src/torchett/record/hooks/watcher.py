@@ -127,7 +127,8 @@ class Watcher:
             self.broke(error)
 
     def _hints(self) -> list[str]:
-        loop, hints = self.loop, []
+        loop = self.loop
+        hints: list[str] = []
         if self.pen.says_steps:
             return hints
         if not loop.steps:
@@ -168,7 +169,7 @@ class Watcher:
         if len(self._import_costs) < 1000:
             self._import_costs.append((t1 - t0, name))
         spans = self._import_spans
-        if spans and t0 - spans[-1][1] < _JOINED_NS:
+        if spans and t0 - spans[-1][1] < _JOINED_NS and not self._models_since:
             spans[-1] = spans[-1][0], t1
         elif len(spans) < _MOST:
             spans.append((t0, t1))
@@ -177,6 +178,7 @@ class Watcher:
         """A module is being made."""
         if not self.off and _me() == (self._thread or _me()):
             self._models_until = now_ns()
+            self.loop.end_start_evaluation()
             if not self._models_since:
                 self._models_since = self._models_until
 
@@ -407,7 +409,7 @@ class Watcher:
 
     def load_ends(self, loaded: Any, source: Any, t0: int) -> None:
         """Something was loaded."""
-        if self.off or self.loop.backwards or not _me() == (self._thread or _me()):
+        if self.off or self.loop.backwards or _me() != (self._thread or _me()):
             return
         try:
             if self.saves.loaded(loaded, source, t0, now_ns()):
@@ -417,7 +419,7 @@ class Watcher:
 
     def state_ends(self, t0: int, of_optimizer: bool) -> None:
         """State was put into a model or an optimizer."""
-        if self.off or self.loop.backwards or not _me() == (self._thread or _me()):
+        if self.off or self.loop.backwards or _me() != (self._thread or _me()):
             return
         try:
             if self.saves.state_taken(t0, now_ns(), of_optimizer):
