@@ -44,6 +44,12 @@ def main() -> None:
     "--progress", default=30.0, show_default=True, help="Seconds between lines; 0 for none."
 )
 @click.option("--compile-cache", help="Path or URL of a library of compiled code to use and fill.")
+@click.option(
+    "--hooks/--no-hooks",
+    default=None,
+    help="Recognise steps, waits, saves and so on in scripts that do not record them"
+    " (default: yes, unless --as-is).",
+)
 @click.option("--node", type=click.IntRange(0), help="This node's number, 0 is the head.")
 @click.option("--nodes", type=click.IntRange(1), help="How many nodes run this job.")
 @click.option("--head", help="HOST[:PORT] of node 0, to compare clocks with.")
@@ -58,16 +64,18 @@ def run(
     hang_timeout: float,
     progress: float,
     compile_cache: str | None,
+    hooks: bool | None,
     node: int | None,
     nodes: int | None,
     head: str | None,
     command: tuple[str, ...],
 ) -> None:
     """Run a training command and record its attempts: ett run -- torchrun … train.py"""
+    from torchett.launch.levers import Levers
     from torchett.launch.run import Options, run_job
     from torchett.launch.supervise import leave_like
 
-    aboard, settings = _levers(compile_cache)
+    levers = Levers(hooks=not as_is if hooks is None else hooks, compile_cache=compile_cache)
     options = Options(
         command=command,
         job=job,
@@ -80,24 +88,14 @@ def run(
         node=node,
         nodes=nodes,
         head=head,
-        aboard=aboard,
-        settings=settings,
+        aboard=levers.aboard,
+        settings=levers.settings,
     )
     ended = run_job(options, os.environ)
     if ended.node == 0:
         _print_summary(ended.run)
     sys.stdout.flush()
     raise SystemExit(leave_like(ended.code))
-
-
-def _levers(compile_cache: str | None) -> tuple[tuple[str, ...], dict[str, str]]:
-    """What to bring aboard every process of the job, and the settings that it reads."""
-    aboard, settings = [], {}
-    if compile_cache is not None:
-        aboard.append("torchett.compile.board")
-        here = "://" in compile_cache
-        settings["ETT_COMPILE_CACHE"] = compile_cache if here else os.path.abspath(compile_cache)
-    return tuple(aboard), settings
 
 
 def _print_summary(folder: Path) -> None:

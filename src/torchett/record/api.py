@@ -22,6 +22,7 @@ _recorder: Recorder | Silent | None = None
 _run: Path | None = None
 _early: list[tuple[str, int, int, bool]] = []
 _early_notes: list[tuple[str, dict[str, Any]]] = []
+_when_open: list[Callable[[Recorder | Silent], None]] = []
 
 
 def init(
@@ -34,6 +35,16 @@ def init(
     """
     _open(job, rank, ranks)
     return _run
+
+
+def begin(imports_until_ns: int, *, rank: int | None = None, ranks: int | None = None) -> None:
+    """Open the record of a process whose imports were told otherwise from this time on."""
+    _open(None, rank, ranks, imports_until_ns)
+
+
+def when_open(then: Callable[[Recorder | Silent], None]) -> None:
+    """Call `then(recorder)` once the record is open."""
+    _when_open.append(then)
 
 
 def stage(account: str, *, background: bool = False) -> AbstractContextManager[None]:
@@ -81,13 +92,16 @@ def note(kind: str, fact: dict[str, Any]) -> None:
 
 
 def _open(
-    job: str | None = None, rank: int | None = None, ranks: int | None = None
+    job: str | None = None,
+    rank: int | None = None,
+    ranks: int | None = None,
+    imports_until_ns: int | None = None,
 ) -> Recorder | Silent:
     global _recorder, _run
     if _recorder is not None:
         return _recorder
     try:
-        _recorder, _run = _make(job, rank, ranks)
+        _recorder, _run = _make(job, rank, ranks, imports_until_ns)
     except Exception as error:  # whatever is wrong here must not stop a training job
         log.warning("torchett: this process is not recorded: %s", error)
         _recorder = Silent()
@@ -97,11 +111,16 @@ def _open(
         _recorder.note(kind, fact)
     _early.clear()
     _early_notes.clear()
+    for then in _when_open:
+        try:
+            then(_recorder)
+        except Exception as error:
+            log.warning("torchett: %s is off: %s", getattr(then, "__qualname__", then), error)
     return _recorder
 
 
 def _make(
-    job: str | None, rank: int | None, ranks: int | None
+    job: str | None, rank: int | None, ranks: int | None, imports_until_ns: int | None
 ) -> tuple[Recorder | Silent, Path | None]:
     from torchett import __version__
     from torchett.record.flight import FlightWriter
@@ -145,7 +164,7 @@ def _make(
     launched_ns = _launched_ns(env, here.clock, who.restart)
     if launched_ns is not None:
         recorder.past_span("launcher_init", launched_ns, began)
-    recorder.past_span("imports", began, now_ns())
+    recorder.past_span("imports", began, imports_until_ns or now_ns())
     threading.Thread(target=_beat, args=(writer.beat,), name="ett-beat", daemon=True).start()
     atexit.register(_leave, os.getpid())
     os.register_at_fork(after_in_child=_be_silent)

@@ -6,7 +6,7 @@ write says so once and turns into a `Silent` one.
 
 import logging
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchett.model.accounts import INDEX, is_recordable
@@ -48,6 +48,18 @@ class Recorder:
         except (KeyError, TypeError):
             number = self._own_account(account)
         return _SpanTimer(self._writer, number, background)
+
+    def open_span(self, account: str) -> Callable[[], None]:
+        """Begin a span; call what comes back to end it."""
+        timer = Recorder.span(self, account)
+        timer.__enter__()
+        return timer.__exit__
+
+    def past_step(self, waited_ns: int, begin_ns: int, end_ns: int, index: int) -> None:
+        """Record a step that is already over, and with it the wait before; the next has begun."""
+        turn = self._writer.turn
+        self._writer.put(waited_ns, begin_ns, end_ns, index, _ONE_STEP)
+        turn[0] = turn[1] = end_ns
 
     def past_span(self, account: str, t0_ns: int, t1_ns: int, background: bool = False) -> None:
         """Record a span that is already over."""
@@ -228,6 +240,9 @@ class Silent:
         return _NOTHING
 
     def past_span(self, account: str, t0_ns: int, t1_ns: int, background: bool = False) -> None:
+        pass
+
+    def past_step(self, waited_ns: int, begin_ns: int, end_ns: int, index: int) -> None:
         pass
 
     def note(self, kind: str, fact: dict[str, Any]) -> None:

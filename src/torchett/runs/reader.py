@@ -25,6 +25,8 @@ from torchett.runs.attempts import attempts_of, numbered
 from torchett.runs.flights import Flight, hole_rows, log_rows, open_flight, open_rows, ring_rows
 from torchett.runs.launchers import Clocks, Launches, read_launches
 
+_MOST_HINTS = 5  # of what hooks noted for the reader
+
 
 @dataclass(frozen=True, slots=True)
 class _Placing:
@@ -92,6 +94,8 @@ class RunReader:
             self.notes += flight.problems()
         self.notes += unreadable
         self.asides = list(launches.asides())
+        hints = dict.fromkeys(str(fact.get("says")) for _, _, fact in self.facts("hint"))
+        self.notes += list(hints)[:_MOST_HINTS]
         return self
 
     def ledger(self) -> Ledger:

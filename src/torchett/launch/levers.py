@@ -1,0 +1,35 @@
+"""The levers a job asked for: what comes aboard its processes, and the settings that it reads.
+
+By name only: a launcher imports none of them.
+"""
+
+import os
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Levers:
+    """What `ett run` was asked to bring aboard."""
+
+    hooks: bool = True
+    compile_cache: str | None = None  # path or URL
+
+    @property
+    def aboard(self) -> tuple[str, ...]:
+        """The modules, each with a function `board()`: see record.boarding."""
+        chosen = {
+            "torchett.record.hooks": self.hooks,
+            "torchett.compile.board": self.compile_cache is not None,
+        }
+        return tuple(name for name, wanted in chosen.items() if wanted)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What those modules read from the environment."""
+        found = {}
+        if self.compile_cache is not None:
+            is_url = "://" in self.compile_cache
+            found["ETT_COMPILE_CACHE"] = (
+                self.compile_cache if is_url else os.path.abspath(self.compile_cache)
+            )
+        return found

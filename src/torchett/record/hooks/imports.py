@@ -1,0 +1,82 @@
+"""Imports of the script, timed: each module that the script itself imports, with all it brings.
+
+import torch            ├── torch ──────────────┤           one interval; what torch imports
+import numpy                                     ├ numpy ┤   is part of it
+"""
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from torchett.record.clock import now_ns
+
+Told = Callable[[str, int, int], None]
+
+
+class Imports(MetaPathFinder):
+    """Stands first among the finders and tells how long each outermost import took."""
+
+    def __init__(self, tell: Told) -> None:
+        self._tell = tell
+        self._busy = False
+        self._main = threading.main_thread().ident
+
+    def watch(self) -> None:
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+
+    def stop(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """What the others find, with a loader that tells; inside another import: nothing."""
+        if self._busy or threading.get_ident() != self._main:
+            return None
+        for finder in sys.meta_path:
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None and hasattr(spec.loader, "exec_module"):
+                    spec.loader = _Timed(spec.loader, self)
+                return spec
+        return None
+
+    def load(self, loader: Loader, module: ModuleType) -> None:
+        """Execute the module and tell how long it took, unless it is part of another one."""
+        if self._busy:
+            loader.exec_module(module)
+            return
+        self._busy = True
+        t0 = now_ns()
+        try:
+            loader.exec_module(module)
+        finally:
+            self._busy = False
+            self._tell(module.__name__, t0, now_ns())
+
+
+class _Timed(Loader):
+    """A loader that is timed; the module keeps the loader it would have had."""
+
+    def __init__(self, loader: Loader, imports: Imports) -> None:
+        self._loader, self._imports = loader, imports
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        self._imports.load(self._loader, module)

@@ -1,0 +1,38 @@
+"""What torch.compile may trace into: hooks that a compiled function sees as if they were not there.
+
+A compiled optimizer step so stays one graph, and is not seen here; see `loop` for what counts then.
+"""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from torchett.record.hooks.watcher import watcher
+
+
+def make(
+    torch: ModuleType,
+) -> tuple[Callable[..., None], Callable[..., None], Callable[..., Callable[..., Any]]]:
+    """The hooks before and after an update, and a wrapper for zero_grad."""
+
+    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        watcher.update_begins(optimizer)
+
+    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        watcher.update_ends(optimizer)
+
+    def zeroing(zero_grad: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(self: Any, set_to_none: bool = True) -> Any:
+            if not torch.compiler.is_compiling():
+                watcher.gradients_zeroed()
+            return zero_grad(self, set_to_none)
+
+        for name in ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__"):
+            setattr(wrapped, name, getattr(zero_grad, name))
+        return wrapped
+
+    return before, after, zeroing

@@ -1,0 +1,452 @@
+"""The watcher: takes the acts that hooks report, and decides whose they are and what they open.
+
+Acts count when they come from the thread that trains: the one whose backward pass came first, and
+until then the one that acted last. The record is opened by the first act that only a trainer does.
+"""
+
+import atexit
+import logging
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from torchett.record import api
+from torchett.record.clock import now_ns
+from torchett.record.hooks.imports import Imports
+from torchett.record.hooks.loop import Loop
+from torchett.record.hooks.pen import Pen
+from torchett.record.hooks.saves import Saves
+from torchett.record.recorder import Recorder, Silent
+
+log = logging.getLogger("torchett")
+_COSTLY_NS = 1_000_000  # imports shorter than this are not worth a span
+_JOINED_NS = 2_000_000  # imports closer than this are told as one
+_MOST = 60
+_SLOWEST = 8
+_me = threading.get_ident
+
+
+class Watcher:
+    """All that the hooks know in this process."""
+
+    def __init__(self) -> None:
+        self.off = True
+        self._imports = Imports(self._imported)
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self.pen = Pen()
+        self.saves = Saves(self.pen, self.trained_elements)
+        self.loop = Loop(self.pen, self._first_index, _has_compiled)
+        self.let_go: list[Callable[[], None]] = []  # undo what is of no use once training began
+        self._thread = 0
+        self._updates: list[int] = []  # optimizers whose update is under way, outermost first
+        self._grad_off = self._grad_off_since = 0
+        self._in_backward = False
+        self._iterator_ns = 0  # spent on making an iterator whose first batch is not here yet
+        self._models_since = self._models_until = 0
+        self._made = 0  # optimizers being made
+        self._import_spans: list[tuple[int, int]] = []
+        self._import_costs: list[tuple[int, str]] = []
+        self._optimizer: Callable[[], Any] | None = None
+        self._boarded_ns = now_ns()
+
+    def come_aboard(self) -> None:
+        """Watch from now on."""
+        if not self.off:
+            return
+        self._begin_anew()
+        self.off = False
+        self._imports.watch()
+        api.when_open(self._opened)
+        os.register_at_fork(after_in_child=self._forked)
+
+    def broke(self, error: BaseException) -> None:
+        """A hook failed: none of them does anything from now on."""
+        if not self.off:
+            self.off = True
+            self._imports.stop()
+            log.warning(
+                "torchett: hooks are off, training goes on: %s: %s", type(error).__name__, error
+            )
+
+    def _forked(self) -> None:
+        """In a forked child: its parent's record is not its own, but it may open one."""
+        if self.off:
+            return
+        if self.pen.recorder is not None:
+            self.off = True
+            self._imports.stop()
+        else:
+            self._begin_anew()
+
+    # The record ------------------------------------------------------------------------------
+
+    def _open(self, works: bool = False) -> None:
+        """Open the record, if it is known by now which rank this is."""
+        if self.pen.recorder is not None:
+            return
+        rank, ranks = None, None
+        if not {"RANK", "SLURM_PROCID"} & set(os.environ):
+            dist = sys.modules.get("torch.distributed")
+            if dist is not None and dist.is_available() and dist.is_initialized():
+                rank, ranks = dist.get_rank(), dist.get_world_size()
+            elif not works and _is_child():
+                return  # it may yet join a process group
+        api.begin(self._boarded_ns, rank=rank, ranks=ranks)
+
+    def _opened(self, recorder: Recorder | Silent) -> None:
+        if self.off:
+            return
+        if isinstance(recorder, Silent):
+            self.off = True
+            self._imports.stop()
+            return
+        self.pen.follow(recorder)
+        for t0, t1 in self._import_spans:
+            self.pen.span("imports", t0, t1)
+        self._import_spans.clear()
+        slowest = sorted(self._import_costs, reverse=True)[:_SLOWEST]
+        if slowest:
+            recorder.note("imports", {name: round(ns / 1e9, 3) for ns, name in slowest})
+        atexit.register(self._finish, os.getpid())
+
+    def _finish(self, pid: int) -> None:
+        """At exit, before the record is closed: tell what is left, and what was not understood."""
+        if self.off or os.getpid() != pid:
+            return
+        try:
+            self.loop.finish()
+            self.saves.flush()
+            for hint in self._hints():
+                api.note("hint", {"says": hint})
+        except Exception as error:
+            self.broke(error)
+
+    def _hints(self) -> list[str]:
+        loop = self.loop
+        hints: list[str] = []
+        if self.pen.says_steps:
+            return hints
+        if not loop.steps:
+            seen = f"{loop.backwards} backward passes" if loop.backwards else "no backward pass"
+            hints.append(
+                f"no step was recognised ({seen}, no optimizer step that could be seen):"
+                " mark the loop with ett.steps(…) or ett.step(i)"
+            )
+        if loop.pauses:
+            hints.append(
+                f"{loop.pauses} long pauses between steps ({loop.pauses_ns / 1e9:.1f} s) were not"
+                " recognised: mark them with `with ett.blocked(…)`"
+            )
+        if self.saves.resumed_unknown:
+            hints.append(
+                "a checkpoint was loaded, but not which step it holds: steps are numbered from 0"
+                " again, so that earlier ones count as lost; number them with ett.steps(…, start=)"
+            )
+        return hints
+
+    def _takes(self, me: int) -> bool:
+        """Whether this thread is now the one that trains."""
+        if self.loop.backwards:
+            return False
+        self._thread = me
+        self._updates.clear()
+        self._grad_off = 0
+        return True
+
+    # The start-up ----------------------------------------------------------------------------
+
+    def _imported(self, name: str, t0: int, t1: int) -> None:
+        if self.off or t1 - t0 < _COSTLY_NS:
+            return
+        if self.pen.recorder is not None:
+            self.pen.span("imports", t0, t1)
+            return
+        if len(self._import_costs) < 1000:
+            self._import_costs.append((t1 - t0, name))
+        spans = self._import_spans
+        if spans and t0 - spans[-1][1] < _JOINED_NS and not self._models_since:
+            spans[-1] = spans[-1][0], t1
+        elif len(spans) < _MOST:
+            spans.append((t0, t1))
+
+    def model_made(self) -> None:
+        """A module is being made."""
+        if not self.off and _me() == (self._thread or _me()):
+            self._models_until = now_ns()
+            self.loop.end_start_evaluation()
+            if not self._models_since:
+                self._models_since = self._models_until
+
+    def _tell_models(self, until: int = 0) -> None:
+        if self._models_since:
+            self.pen.span("train_module_creation", self._models_since, until or self._models_until)
+            self._models_since = 0
+
+    def optimizer_begins(self) -> None:
+        self._made += 1
+
+    def optimizer_made(self, t0: int) -> None:
+        """An optimizer was made: with it, the model is complete."""
+        self._made -= 1
+        if self.off or self._made > 0:
+            return
+        try:
+            if _me() != self._thread and not self._takes(_me()):
+                return
+            t1 = now_ns()
+            self._models_since = self._models_since or t0
+            self._tell_models(t1)
+            self.loop.optimizers += 1
+            self.loop.start_again(t1)
+            self._open()
+        except Exception as error:
+            self.broke(error)
+
+    def begins(self, account: str) -> Any:
+        """An act of the start-up begins: a span that is open, to be handed to `ended`."""
+        if self.off:
+            return None
+        try:
+            self._tell_models()
+            if "RANK" in os.environ:
+                self._open()
+            recorder = self.pen.recorder
+            if isinstance(recorder, Recorder) and account not in self.pen.said:
+                return recorder.open_span(account)
+        except Exception as error:
+            self.broke(error)
+        return None
+
+    def ended(self, account: str, t0: int, span: Any) -> None:
+        """An act of the start-up is over."""
+        if self.off:
+            return
+        try:
+            t1 = now_ns()
+            if span is not None:
+                span()
+            else:
+                self.pen.span(account, t0, t1)
+            self.loop.start_again(t1)
+            self._open()
+        except Exception as error:
+            self.broke(error)
+
+    def loader_made(self, t0: int) -> None:
+        if not self.off and now_ns() - t0 >= _COSTLY_NS:
+            self.pen.span("preproc_creation", t0, now_ns())
+
+    # The loop --------------------------------------------------------------------------------
+
+    def iterator_made(self, t0: int) -> None:
+        if not self.off and _me() == (self._thread or _me()):
+            self._iterator_ns = now_ns() - t0
+
+    def fetched(self, dataset: int, t0: int, grad: bool) -> None:
+        """A loader gave a batch, or had none left."""
+        if self.off:
+            return
+        try:
+            if _me() != self._thread and not self._takes(_me()):
+                return
+            t1 = now_ns()
+            if self._iterator_ns:
+                t0 -= self._iterator_ns
+                self._iterator_ns = 0
+            if self.pen.recorder is None:
+                self._tell_models()
+                self._open()
+            since = self._grad_off_since if self._grad_off else 0
+            self.loop.fetched(t0, t1, dataset, grad, since)
+        except Exception as error:
+            self.broke(error)
+
+    def backward_begins(self, accumulates: bool) -> bool:
+        """A backward pass begins; False if its end need not be told."""
+        if self.off:
+            return False
+        try:
+            if self._in_backward or (_me() != self._thread and not self._takes(_me())):
+                return False
+            if not accumulates and not self.loop.optimizers:
+                return False
+            if not self.loop.backwards:
+                self._training_begins()
+            self.loop.backward(now_ns())
+            self._in_backward = True
+            return True
+        except Exception as error:
+            self.broke(error)
+            return False
+
+    def backward_ends(self) -> None:
+        self._in_backward = False
+        self.loop.backward_done(now_ns())
+
+    def _training_begins(self) -> None:
+        if self._models_since:
+            self.loop.ready = self.loop.ready or self._models_until
+        self._tell_models()
+        self._open(works=True)
+        for undo in self.let_go:
+            undo()
+        self.let_go.clear()
+
+    def gradients_zeroed(self) -> None:
+        """Gradients are about to be zeroed."""
+        if self.off or self.loop.updates:
+            return
+        try:
+            if _me() == self._thread or self._takes(_me()):
+                if self._models_since and not self.loop.begin:
+                    self.loop.ready = self.loop.ready or self._models_until
+                self.loop.zero_grad(now_ns())
+        except Exception as error:
+            self.broke(error)
+
+    def update_begins(self, optimizer: Any) -> None:
+        """An optimizer's update begins, perhaps inside another one's."""
+        if self.off:
+            return
+        try:
+            if _me() != self._thread and not self._takes(_me()):
+                return
+            key, updates = id(optimizer), self._updates
+            if updates and key in updates:  # it was left by an exception
+                del updates[updates.index(key) :]
+            updates.append(key)
+        except Exception as error:
+            self.broke(error)
+
+    def update_ends(self, optimizer: Any, of: Any = None) -> None:
+        """An update is over; `of` is the optimizer that it was made for, if another one."""
+        if self.off:
+            return
+        try:
+            if _me() != self._thread:
+                return
+            updates, key = self._updates, id(optimizer)
+            if updates:
+                if updates[-1] == key:
+                    updates.pop()
+                elif key in updates:
+                    del updates[updates.index(key) :]
+            if not updates:
+                if self.loop.index < 0:
+                    self._open(works=True)
+                    self._optimizer = weakref.ref(of or optimizer)
+                if self.saves.soon >= 0:
+                    self.saves.flush()
+                self.loop.updated(of or optimizer, now_ns())
+        except Exception as error:
+            self.broke(error)
+
+    def eval_mode(self, module: Any) -> None:
+        """A module that was in training mode is put into eval mode."""
+        if self.off:
+            return
+        try:
+            if _me() == self._thread or self._takes(_me()):
+                known = weakref.ref(module)
+                self.loop.eval_mode(now_ns(), lambda: bool(getattr(known(), "training", False)))
+        except Exception as error:
+            self.broke(error)
+
+    def grad_off_begins(self) -> None:
+        """Gradients are turned off."""
+        if not self.off and _me() == self._thread:
+            self._grad_off += 1
+            if self._grad_off == 1:
+                self._grad_off_since = now_ns()
+
+    def grad_off_ends(self) -> None:
+        if self.off or not self._grad_off or _me() != self._thread:
+            return
+        self._grad_off -= 1
+        if not self._grad_off and not self._updates:
+            self.loop.grad_off(self._grad_off_since, now_ns())
+
+    # Checkpoints -----------------------------------------------------------------------------
+
+    def save_begins(self) -> Any:
+        """Something is saved: a span that is open, or None where it does not count."""
+        if self.off or _me() != self._thread or not self.loop.steps:
+            return None
+        try:
+            return self.saves.begins()
+        except Exception as error:
+            self.broke(error)
+            return None
+
+    def save_ends(self, span: Any, saved: Any, target: Any) -> None:
+        """It is saved; `saved` is None if that failed or is not over yet."""
+        if span is None or self.off:
+            return
+        try:
+            self.loop.interrupted = True
+            self.saves.ends(span, saved, target, self.loop.index - 1)
+        except Exception as error:
+            self.broke(error)
+
+    def save_later(self, upload: Any, target: Any) -> None:
+        """A save goes on in the background; `upload` is its future."""
+        try:
+            safe = self.saves.later(target, self.loop.index - 1)
+            upload.add_done_callback(lambda done: None if done.exception() else safe())
+        except Exception as error:
+            self.broke(error)
+
+    def trained_elements(self) -> int:
+        """How many numbers the optimizer updates; 0 if that is not known."""
+        optimizer = self._optimizer() if self._optimizer is not None else None
+        groups = getattr(optimizer, "param_groups", [])
+        return sum(p.numel() for group in groups for p in group["params"])
+
+    def load_ends(self, loaded: Any, source: Any, t0: int) -> None:
+        """Something was loaded."""
+        if self.off or self.loop.backwards or _me() != (self._thread or _me()):
+            return
+        try:
+            if self.saves.loaded(loaded, source, t0, now_ns()):
+                self._restored()
+        except Exception as error:
+            self.broke(error)
+
+    def state_ends(self, t0: int, of_optimizer: bool) -> None:
+        """State was put into a model or an optimizer."""
+        if self.off or self.loop.backwards or _me() != (self._thread or _me()):
+            return
+        try:
+            if self.saves.state_taken(t0, now_ns(), of_optimizer):
+                self._restored()
+        except Exception as error:
+            self.broke(error)
+
+    def _restored(self) -> None:
+        self._tell_models()
+        self.loop.start_again(now_ns())
+        if self.loop.optimizers:
+            self._open()
+
+    def _first_index(self, optimizer: Any) -> int:
+        return self.saves.first_index(optimizer)
+
+
+def _is_child() -> bool:
+    """Whether this process was started by another one's multiprocessing."""
+    processes = sys.modules.get("multiprocessing.process")
+    return processes is not None and processes.parent_process() is not None
+
+
+def _has_compiled() -> bool:
+    """Whether torch.compile has compiled anything here."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return dynamo is not None and bool(dynamo.counters["frames"]["ok"])
+
+
+watcher = Watcher()

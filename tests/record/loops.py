@@ -1,0 +1,378 @@
+"""Training loops of every kind, none of which knows torchett; each returns what it did.
+
+python loops.py FOLDER NAME…     runs each in a forked child, under hooks if they are aboard,
+                                 with FOLDER/NAME as its run folder, and prints a JSON object
+"""
+
+import json
+import os
+import sys
+import tempfile
+
+import torch
+import torch._dynamo  # once, for all children
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def model(out=1):
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, out))
+
+
+def data(rows=40):
+    return TensorDataset(torch.randn(rows, 8), torch.randn(rows, 1))
+
+
+def loss_of(net, batch):
+    x, y = batch
+    return ((net(x) - y) ** 2).mean()
+
+
+def train(optimizer, net, epochs=2, rows=40, **loader):
+    steps = 0
+    batches = DataLoader(data(rows), batch_size=4, **loader)
+    for _ in range(epochs):
+        for batch in batches:
+            optimizer.zero_grad()
+            loss_of(net, batch).backward()
+            optimizer.step()
+            steps += 1
+    return steps
+
+
+def plain():
+    net = model()
+    return {"steps": train(torch.optim.SGD(net.parameters(), lr=0.1), net)}
+
+
+def fused():
+    net = model()
+    return {"steps": train(torch.optim.Adam(net.parameters(), fused=True), net)}
+
+
+def foreach():
+    net = model()
+    return {"steps": train(torch.optim.AdamW(net.parameters(), foreach=True), net)}
+
+
+def workers():
+    net = model()
+    return {"steps": train(torch.optim.SGD(net.parameters(), lr=0.1), net, num_workers=2)}
+
+
+def lbfgs():
+    net, batch = model(), data(8).tensors
+    optimizer = torch.optim.LBFGS(net.parameters(), max_iter=4)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = loss_of(net, batch)
+        loss.backward()
+        return loss
+
+    for _ in range(7):
+        optimizer.step(closure)
+    return {"steps": 7}
+
+
+def accumulation():
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters())
+    steps = 0
+    for i, batch in enumerate(DataLoader(data(96), batch_size=4)):
+        (loss_of(net, batch) / 4).backward()
+        if i % 4 == 3:
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            steps += 1
+    return {"steps": steps}
+
+
+def several_optimizers():
+    net = model()
+    optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in (net[0], net[2])]
+    steps = 0
+    for batch in DataLoader(data(), batch_size=4):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss_of(net, batch).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        steps += 1
+    return {"steps": steps}
+
+
+def gan():
+    make, judge = model(8), model()
+    opt_d, opt_g = (torch.optim.Adam(net.parameters()) for net in (judge, make))
+    steps = 0
+    for _ in range(2):
+        for real, _ in DataLoader(data(), batch_size=4):
+            judge.zero_grad()
+            judge(real).mean().backward()
+            fake = make(torch.randn(4, 8))
+            (-judge(fake.detach()).mean()).backward()
+            opt_d.step()
+            make.zero_grad()
+            judge(fake).mean().backward()
+            opt_g.step()
+            steps += 1
+    return {"steps": steps}
+
+
+def critic_more_often():
+    make, judge = model(8), model()
+    opt_d, opt_g = (torch.optim.Adam(net.parameters()) for net in (judge, make))
+    steps = 0
+    for i, (real, _) in enumerate(DataLoader(data(), batch_size=2)):
+        opt_d.zero_grad()
+        (judge(real) - judge(make(torch.randn(2, 8)).detach())).mean().backward()
+        opt_d.step()
+        steps += 1
+        if i % 5 == 4:
+            opt_g.zero_grad()
+            judge(make(torch.randn(2, 8))).mean().backward()
+            opt_g.step()
+    return {"steps": steps}
+
+
+def scaler_skips():
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    steps = 0
+    for i, batch in enumerate(DataLoader(data(), batch_size=4)):
+        optimizer.zero_grad()
+        loss = loss_of(net, batch)
+        scaler.scale(loss * float("inf") if i in (0, 5) else loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        steps += 1
+    return {"steps": steps}
+
+
+def compiled_optimizer():
+    net = model()
+    optimizer = torch.optim.Adam(net.parameters(), lr=torch.tensor(0.01))
+    step = torch.compile(optimizer.step, backend="eager")
+    steps = 0
+    for batch in DataLoader(data(), batch_size=4):
+        optimizer.zero_grad()
+        loss_of(net, batch).backward()
+        step()
+        steps += 1
+    return {"steps": steps}
+
+
+def compiled_model():
+    net = model()
+    fast = torch.compile(net, backend="aot_eager", fullgraph=True)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    return {"steps": train(optimizer, fast)}
+
+
+class Wrapper(torch.optim.Optimizer):
+    """An optimizer of optimizers, as TorchRec has them."""
+
+    def __init__(self, inner):
+        self.inner = inner
+        super().__init__([p for o in inner for g in o.param_groups for p in g["params"]], {})
+
+    def step(self, closure=None):
+        for optimizer in self.inner:
+            optimizer.step()
+
+
+def wrapped_optimizer():
+    net = model()
+    inner = [torch.optim.SGD(part.parameters(), lr=0.1) for part in (net[0], net[2])]
+    return {"steps": train(Wrapper([Wrapper(inner)]), net)}
+
+
+def sanity_check():
+    """A few batches of evaluation come before the loop, as in Lightning."""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    evaluate(net, 8)
+    net.train()
+    return {"steps": train(optimizer, net), "evaluations": 1}
+
+
+def evaluate(net, rows=40):
+    net.eval()
+    with torch.no_grad():
+        for batch in DataLoader(data(rows), batch_size=4):
+            loss_of(net, batch)
+
+
+def evaluation():
+    net, held_out = model(), DataLoader(data(), batch_size=4)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    batches, steps = DataLoader(data(), batch_size=4), 0
+    for epoch in range(4):
+        net.train()
+        for batch in batches:
+            optimizer.zero_grad()
+            loss_of(net, batch).backward()
+            optimizer.step()
+            steps += 1
+        if epoch == 0:
+            evaluate(net)
+        elif epoch == 1:  # batch by batch, as the HF Trainer does
+            net.eval()
+            for batch in held_out:
+                with torch.no_grad():
+                    loss_of(net, batch)
+        elif epoch == 2:  # no eval mode, no no_grad, as DLRM does
+            for batch in held_out:
+                loss_of(net, batch)
+        else:
+            net.eval()
+            with torch.inference_mode():
+                net(torch.randn(4, 8))
+    return {"steps": steps, "evaluations": 4}
+
+
+def prefetching():
+    """Three batches are on their way before the first step, as in TorchRec's pipelines."""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    batches = iter(DataLoader(data(), batch_size=4))
+    queue = [next(batches) for _ in range(3)]
+    steps = 0
+    while queue:
+        optimizer.zero_grad()
+        loss_of(net, queue.pop(0)).backward()
+        optimizer.step()
+        steps += 1
+        more = next(batches, None)
+        queue += [] if more is None else [more]
+    return {"steps": steps}
+
+
+def by_hand():
+    """Neither torch.optim nor a DataLoader, as in word_language_model."""
+    net = model()
+    steps = 0
+    for _ in range(2):
+        net.train()
+        for _ in range(9):
+            net.zero_grad()
+            loss_of(net, (torch.randn(4, 8), torch.randn(4, 1))).backward()
+            for p in net.parameters():
+                p.data.add_(p.grad, alpha=-0.1)
+            steps += 1
+        net.eval()
+        with torch.no_grad():
+            net(torch.randn(4, 8))
+    return {"steps": steps, "evaluations": 2}
+
+
+def nothing_zeroed():
+    net = model()
+    for _ in range(6):
+        loss_of(net, (torch.randn(4, 8), torch.randn(4, 1))).backward()
+        for p in net.parameters():
+            p.data.add_(p.grad, alpha=-0.1)
+            p.grad = None
+    return {"steps": 6}
+
+
+def adversarial():
+    """A backward pass for the input's sake, before the one that trains."""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    steps = 0
+    for x, y in DataLoader(data(), batch_size=4):
+        x.requires_grad_(True)
+        for _ in range(3):
+            loss_of(net, (x, y)).backward()
+            optimizer.zero_grad()
+        loss_of(net, (x.detach() + x.grad.sign(), y)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        steps += 1
+    return {"steps": steps}
+
+
+def distillation():
+    """A frozen teacher in eval mode computes without gradients in every step."""
+    teacher, net = model().eval(), model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    steps = 0
+    for x, _ in DataLoader(data(), batch_size=4):
+        with torch.no_grad():
+            wanted = teacher(x)
+        optimizer.zero_grad()
+        loss_of(net, (x, wanted)).backward()
+        optimizer.step()
+        steps += 1
+    return {"steps": steps, "evaluations": 0}
+
+
+def state_set_up():
+    """An update without gradients sets up the optimizer's state, as DCP does."""
+    net = model()
+    optimizer = torch.optim.Adam(net.parameters())
+    for p in net.parameters():
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    optimizer.zero_grad()
+    return {"steps": train(optimizer, net)}
+
+
+def without_autograd():
+    """Gradients are made up: updates alone."""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(6):
+        for p in net.parameters():
+            p.grad = torch.randn_like(p)
+        optimizer.step()
+    return {"steps": 6}
+
+
+def saving():
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters())
+    steps = train(optimizer, net, epochs=1)
+    with tempfile.TemporaryDirectory() as folder:
+        torch.save(torch.zeros(1), f"{folder}/metric.pt")
+        torch.save({"net": net.state_dict(), "opt": optimizer.state_dict()}, f"{folder}/c.pt")
+    train(optimizer, net, epochs=1)
+    return {"steps": 2 * steps, "durable": steps - 1, "saves": 2}
+
+
+def two_phases():
+    net = model()
+    steps = train(torch.optim.SGD(net[0].parameters(), lr=0.1), net)
+    return {"steps": steps + train(torch.optim.Adam(net.parameters()), net)}
+
+
+def never_trains():
+    torch.save(torch.zeros(3), "/dev/null")
+    model()
+    return {"steps": 0, "record": False}
+
+
+def main(folder, names):
+    told = {}
+    for name in names:
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.environ.update(ETT_RUN=f"{folder}/{name}", ETT_JOB=name, ETT_ATTEMPT="0")
+            torch.manual_seed(0)
+            truth = globals()[name]()
+            os.write(write, json.dumps(truth).encode())
+            sys.exit()
+        os.close(write)
+        with open(read) as pipe:
+            told[name] = json.loads(pipe.read() or "{}")
+        os.waitpid(child, 0)
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])
