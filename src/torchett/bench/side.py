@@ -48,7 +48,7 @@ class Side:
         ett += ["--progress", "0"]
         script = workload.script("train.py" if self.levers is None else "train_ett.py")
         if self.levers is None:
-            ett += ["--as-is"]
+            ett += ["--as-is", "--hooks"]
         else:
             ett += run_options(self.levers, f"{self.folder}/shared")
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]

@@ -20,7 +20,7 @@ from torchett.launch.scheduler import Placement, placement
 from torchett.launch.supervise import Exit, Supervisor, end_leftovers
 from torchett.model.causes import Domain, Outcome
 from torchett.model.errors import InputError, RunError
-from torchett.record.attempts import AttemptLog, attempts_path, last_beat
+from torchett.record.attempts import AttemptLog, attempts_path, in_use, last_beat
 from torchett.record.boarding import SITE
 from torchett.record.clock import Anchor, anchor, now_ns, process_start_ns
 from torchett.record.flight import seal
@@ -158,10 +158,9 @@ def _next_attempt(run: Path, node: int) -> int:
     if launches.imported:
         raise RunError(f"{run}: an imported run cannot be continued; choose another --job")
     last = max((number for number, _ in launches.attempts), default=-1)
-    beat = last_beat(run)
-    running = last >= 0 and last not in launches.ends
-    if running and beat is not None and now_ns() - beat[1] < 5_000_000_000:
-        raise RunError(f"{run}: in use by the launcher with pid {beat[0]}; choose another --job")
+    if in_use(run):
+        pid, _ = last_beat(run) or (0, 0)
+        raise RunError(f"{run}: in use by the launcher with pid {pid}; choose another --job")
     return last + 1
 
 

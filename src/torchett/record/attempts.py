@@ -10,6 +10,7 @@ Times are monotonic; the anchor of the line above places them (a resubmitted job
 Each node's launcher writes its own file; node 0's says what the attempts were.
 """
 
+import fcntl
 import json
 import mmap
 import os
@@ -37,12 +38,11 @@ class AttemptLog:
         head = {"format": FORMAT, "job": job, "node": node, "anchor": anchor.to_json(), **facts}
         self.append(head)
         try:
-            fd = os.open(self._path.with_suffix(".beat"), os.O_RDWR | os.O_CREAT, 0o644)
-            try:
-                os.posix_fallocate(fd, 0, _BEAT.size)
-                self._beat = mmap.mmap(fd, _BEAT.size)
-            finally:
-                os.close(fd)
+            # Kept open: the lock on it goes with this process, however that ends.
+            self._fd = os.open(self._path.with_suffix(".beat"), os.O_RDWR | os.O_CREAT, 0o644)
+            os.posix_fallocate(self._fd, 0, _BEAT.size)
+            self._beat = mmap.mmap(self._fd, _BEAT.size)
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             pass  # without a beat a live job is only as new as its newest record
         self.beat()
@@ -64,6 +64,23 @@ def append_fact(path: Path, fact: dict[str, Any]) -> None:
         os.write(fd, line.encode())
     finally:
         os.close(fd)
+
+
+def in_use(run: Path, node: int = 0) -> bool:
+    """Whether a launcher that lives keeps this log."""
+    try:
+        fd = os.open(attempts_path(run, node).with_suffix(".beat"), os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(fd)
+    return False
 
 
 def last_beat(run: Path, node: int = 0) -> tuple[int, int] | None:
