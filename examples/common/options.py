@@ -36,6 +36,13 @@ def parse_options(workload: str, presets: Iterable[str]) -> argparse.Namespace:
         " job (may be repeated)",
         **fault,
     )
+    add(
+        "--without",
+        type=lambda text: frozenset(text.split(",")),
+        default=frozenset(),
+        metavar="LEVERS",
+        help="train_ett.py: leave out plan, fast_batch, checkpoints or interval (comma between)",
+    )
     args = parser.parse_args()
     if args.checkpoint_dir is None:
         args.checkpoint_dir = Path("checkpoints") / f"{workload}-{args.preset}"

@@ -29,23 +29,22 @@ from dlrm.data import BATCH_SIZES, Clicks, click_batch
 from dlrm.model import DLRM, PRESETS
 
 
-def build_model(
-    args: Namespace, world: World, device: torch.device
-) -> tuple[DLRM, nn.Module, AdamW]:
-    """The model, its parallel and compiled form, and its optimizer."""
+def build_model(args: Namespace, device: torch.device) -> tuple[DLRM, AdamW]:
+    """The model and its optimizer."""
     torch.manual_seed(args.seed)
     with device:
         model = DLRM(PRESETS[args.preset])
+    return model, AdamW(model.parameters(), lr=args.lr, fused=True)
+
+
+def parallel(args: Namespace, world: World, model: DLRM) -> nn.Module:
+    """The model's parallel and compiled form."""
     runner = DistributedDataParallel(model) if world.size > 1 else model
-    if args.compile:
-        runner = torch.compile(runner)
-    return model, runner, AdamW(model.parameters(), lr=args.lr, fused=True)
+    return torch.compile(runner) if args.compile else runner
 
 
-def build_loader(
-    args: Namespace, world: World, device: torch.device, steps: range
-) -> DataLoader[Clicks]:
-    """This rank's batches of `steps`."""
+def build_dataset(args: Namespace, world: World) -> StepDataset[Clicks]:
+    """This rank's data."""
     config = PRESETS[args.preset]
     make_batch = partial(
         click_batch,
@@ -53,17 +52,20 @@ def build_loader(
         rows=config.rows,
         batch_size=args.batch_size or BATCH_SIZES[args.preset],
     )
-    dataset = StepDataset(make_batch, seed=args.seed, rank=world.rank, warmup_s=args.data_warmup)
-    return step_loader(dataset, steps, workers=args.num_workers, device=device)
+    return StepDataset(make_batch, seed=args.seed, rank=world.rank, warmup_s=args.data_warmup)
 
 
-def forward_backward(runner: nn.Module, batch: Clicks, device: torch.device) -> Tensor:
-    """The loss of the batch; its gradients are left on the weights."""
+def build_loader(
+    args: Namespace, world: World, device: torch.device, steps: range
+) -> DataLoader[Clicks]:
+    """This rank's batches of `steps`."""
+    return step_loader(build_dataset(args, world), steps, workers=args.num_workers, device=device)
+
+
+def loss_of(runner: nn.Module, batch: Clicks, device: torch.device) -> Tensor:
+    """The loss of the batch."""
     dense, ids, offsets, labels = (part.to(device, non_blocking=True) for part in batch)
-    logits = runner(dense, ids, offsets)
-    loss = binary_cross_entropy_with_logits(logits, labels)
-    loss.backward()
-    return loss.detach()
+    return binary_cross_entropy_with_logits(runner(dense, ids, offsets), labels)
 
 
 def main() -> None:
@@ -73,7 +75,8 @@ def main() -> None:
     args.data_warmup += faults.data_delay_s
     device = set_up_device(world)
     join_process_group(world, device)
-    model, runner, optimizer = build_model(args, world, device)
+    model, optimizer = build_model(args, device)
+    runner = parallel(args, world, model)
     checkpoints = Checkpoints(args.checkpoint_dir, model, optimizer)
     first_step = checkpoints.restore()
     loader = build_loader(args, world, device, range(first_step, args.steps))
@@ -83,7 +86,8 @@ def main() -> None:
 
     for step, batch in enumerate(loader, start=first_step):
         faults.at_step(step)
-        loss = forward_backward(runner, batch, device)
+        loss = loss_of(runner, batch, device)
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if world.rank == 0 and step % args.log_every == 0:

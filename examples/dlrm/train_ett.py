@@ -1,13 +1,13 @@
-"""train.py plus the lines that record where its time goes (`diff -w train.py train_ett.py`).
+r"""train.py with torchett: recorded, and with its levers pulled (`diff -w train.py train_ett.py`).
 
 For example, with a failure and a restart on the way:
 
-    torchrun --nproc-per-node 2 --max-restarts 3 examples/dlrm/train_ett.py --kill-at 1:50
+    ett run -- torchrun --nproc-per-node 2 --max-restarts 1 \
+        examples/dlrm/train_ett.py --kill-at 1:50
 """
 
 import sys
 from argparse import Namespace
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -23,32 +23,31 @@ import torchett as ett
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # examples/, where these are:
 from common.batches import StepDataset, step_loader
-from common.checkpoints import Checkpoints
 from common.digest import weights_digest
 from common.faults import Faults
 from common.options import parse_options
+from common.stock_checkpointer import StockCheckpointer
 from common.world import World, join_process_group, set_up_device
 from dlrm.data import BATCH_SIZES, Clicks, click_batch
 from dlrm.model import DLRM, PRESETS
 
 
-def build_model(
-    args: Namespace, world: World, device: torch.device
-) -> tuple[DLRM, nn.Module, AdamW]:
-    """The model, its parallel and compiled form, and its optimizer."""
+def build_model(args: Namespace, device: torch.device) -> tuple[DLRM, AdamW]:
+    """The model and its optimizer."""
     torch.manual_seed(args.seed)
     with device:
         model = DLRM(PRESETS[args.preset])
+    return model, AdamW(model.parameters(), lr=args.lr, fused=True)
+
+
+def parallel(args: Namespace, world: World, model: DLRM) -> nn.Module:
+    """The model's parallel and compiled form."""
     runner = DistributedDataParallel(model) if world.size > 1 else model
-    if args.compile:
-        runner = torch.compile(runner)
-    return model, runner, AdamW(model.parameters(), lr=args.lr, fused=True)
+    return torch.compile(runner) if args.compile else runner
 
 
-def build_loader(
-    args: Namespace, world: World, device: torch.device, steps: range
-) -> DataLoader[Clicks]:
-    """This rank's batches of `steps`."""
+def build_dataset(args: Namespace, world: World) -> StepDataset[Clicks]:
+    """This rank's data."""
     config = PRESETS[args.preset]
     make_batch = partial(
         click_batch,
@@ -56,17 +55,26 @@ def build_loader(
         rows=config.rows,
         batch_size=args.batch_size or BATCH_SIZES[args.preset],
     )
-    dataset = StepDataset(make_batch, seed=args.seed, rank=world.rank, warmup_s=args.data_warmup)
-    return step_loader(dataset, steps, workers=args.num_workers, device=device)
+    return StepDataset(make_batch, seed=args.seed, rank=world.rank, warmup_s=args.data_warmup)
 
 
-def forward_backward(runner: nn.Module, batch: Clicks, device: torch.device) -> Tensor:
-    """The loss of the batch; its gradients are left on the weights."""
+def build_loader(
+    args: Namespace, world: World, device: torch.device, steps: range
+) -> DataLoader[Clicks]:
+    """This rank's batches of `steps`."""
+    return step_loader(build_dataset(args, world), steps, workers=args.num_workers, device=device)
+
+
+def first_batch(args: Namespace, world: World) -> Clicks:
+    """A batch of the right shape that waits for no data service."""
+    dataset = build_dataset(args, world)
+    return dataset.make_batch(torch.Generator().manual_seed(0))
+
+
+def loss_of(runner: nn.Module, batch: Clicks, device: torch.device) -> Tensor:
+    """The loss of the batch."""
     dense, ids, offsets, labels = (part.to(device, non_blocking=True) for part in batch)
-    logits = runner(dense, ids, offsets)
-    loss = binary_cross_entropy_with_logits(logits, labels)
-    loss.backward()
-    return loss.detach()
+    return binary_cross_entropy_with_logits(runner(dense, ids, offsets), labels)
 
 
 def main() -> None:
@@ -75,40 +83,51 @@ def main() -> None:
     world = World.from_env()
     faults = Faults(args.faults, world, args.checkpoint_dir)
     args.data_warmup += faults.data_delay_s
-    with ett.stage("device_init"):
-        device = set_up_device(world)
-    with ett.stage("process_group_init"):
+    every = "auto" if args.without.isdisjoint(("checkpoints", "interval")) else args.save_every
+    saver = StockCheckpointer if "checkpoints" in args.without else ett.Checkpointer
+    checkpoints = saver(args.checkpoint_dir, every)  # begins to read the newest one
+    plan = ett.Plan(seed=args.seed)
+
+    @plan.stage("device_init", runs="main")
+    def device() -> torch.device:
+        return set_up_device(world)
+
+    @plan.stage("train_module_creation", after=[device])
+    def built(device: torch.device) -> tuple[DLRM, AdamW]:
+        return build_model(args, device)
+
+    @plan.stage("process_group_init", runs="main", after=[device])
+    def group(device: torch.device) -> None:
         join_process_group(world, device)
+
+    ready = plan.run(overlap="plan" not in args.without)
+    device, (model, optimizer) = ready.device, ready.built
     with ett.stage("train_module_creation"):
-        model, runner, optimizer = build_model(args, world, device)
-    with ett.stage("checkpoint_restore"):
-        checkpoints = Checkpoints(
-            args.checkpoint_dir, model, optimizer, on_durable=ett.checkpoint_durable
-        )
-        first_step = checkpoints.restore()
+        runner = parallel(args, world, model)
+    warm = None
+    if args.compile and "fast_batch" not in args.without:
+        batch = partial(first_batch, args, world)
+        warm = ett.warm_up(runner, partial(loss_of, device=device), fast_batch=batch)
+    state = {"model": model, "optimizer": optimizer}
+    first_step = checkpoints.restore(state)
     with ett.stage("preproc_creation"):
         loader = build_loader(args, world, device, range(first_step, args.steps))
     faults.in_start_up()
     if world.rank == 0:
         print(f"at step {first_step} of {args.steps} on {world.size} × {device.type}", flush=True)
 
-    for step, batch in enumerate(ett.steps(loader, start=first_step), start=first_step):
+    batches = loader if warm is None else warm.then(loader)
+    for step, batch in enumerate(ett.steps(batches, start=first_step), start=first_step):
         faults.at_step(step)
-        # The first forward and backward compile: that is start-up, not training.
-        compiles = args.compile and step == first_step
-        with ett.stage("pt2_compile") if compiles else nullcontext():
-            loss = forward_backward(runner, batch, device)
+        loss = loss_of(runner, batch, device)
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if world.rank == 0 and step % args.log_every == 0:
             print(f"step {step} loss {loss.item():.4f}", flush=True)
-        if args.save_every and (step + 1) % args.save_every == 0 and step + 1 < args.steps:
-            with ett.blocked("checkpoint_blocked"):
-                checkpoints.save(step)
+        checkpoints.step(step, state)
 
-    if first_step < args.steps:
-        with ett.blocked("final_checkpoint"):
-            checkpoints.save_final(args.steps - 1)
+    checkpoints.close()  # the last step is safe
     if args.digest and world.rank == 0:
         print(f"digest {weights_digest(model)}", flush=True)
     if world.size > 1:

@@ -7,7 +7,7 @@ from torchett.ledger.ledger import Ledger
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lever:
-    """A lever: options of `ett run` with and without it, or a word for train_ett.py --levers."""
+    """A lever: options of `ett run` with and without it, or a word for train_ett.py --without."""
 
     name: str
     title: str
@@ -71,10 +71,10 @@ def run_options(chosen: frozenset[str], shared: str) -> list[str]:
     return [word.format(shared=shared) for word in words]
 
 
-def script_words(chosen: frozenset[str]) -> str:
-    """What train_ett.py is to use: `plan,checkpoints`, or `none`."""
-    words = [lever.word for lever in LEVERS if lever.word and lever.name in chosen]
-    return ",".join(words) or "none"
+def script_options(chosen: frozenset[str]) -> list[str]:
+    """What train_ett.py is told to leave out."""
+    words = [lever.word for lever in LEVERS if lever.word and lever.name not in chosen]
+    return ["--without", ",".join(words)] if words else []
 
 
 def won_s(stock: Ledger, ours: Ledger) -> dict[str, float]:

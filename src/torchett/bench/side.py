@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from torchett.bench.levers import run_options, script_words
+from torchett.bench.levers import run_options, script_options
 from torchett.bench.schedule import Schedule
 from torchett.bench.workload import Workload
 from torchett.model.errors import RunError
@@ -57,7 +57,7 @@ class Side:
         options += ["--save-every", str(workload.save_every(failures)), "--log-every", "100"]
         options += ["--checkpoint-dir", str(self.folder / "checkpoints")]
         if self.levers is not None:
-            options += ["--levers", script_words(self.levers)]
+            options += script_options(self.levers)
         for word in schedule.words(workload.steps, workload.ranks) if schedule else ():
             options += ["--fault", word]
         return [*ett, "--", *torchrun, str(script), *options]
