@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from torchett import __version__
+from torchett.cli.checkpoint import checkpoint
 from torchett.cli.speak import print_json, print_rich, speaks_plainly
 from torchett.model.errors import EttError
 
@@ -15,6 +16,9 @@ from torchett.model.errors import EttError
 @click.version_option(__version__, prog_name="ett")
 def main() -> None:
     """Effective training time: every second of every rank in exactly one account."""
+
+
+main.add_command(checkpoint)
 
 
 @main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
