@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchett.checkpoint.failure_rate import FailureRate, rate_of_fleet, scaled_by_nodes
+from torchett.checkpoint.failure_rate import (
+    HALF_LIFE_S,
+    FailureRate,
+    rate_of_fleet,
+    scaled_by_nodes,
+)
 from torchett.checkpoint.interval import AutoInterval, Costs, optimum_s, waste
 
 HOUR, DAY = 3600.0, 86400.0
@@ -34,7 +39,7 @@ def test_the_rate_begins_at_its_prior_and_ends_at_what_is_seen() -> None:
     assert rate.after(8 * HOUR).mtbf_s == pytest.approx(16 * HOUR, rel=0.01)  # no failure yet
     for _ in range(2000):
         rate = rate.after(2 * HOUR, 1)
-    assert rate.mtbf_s == pytest.approx(2 * HOUR, rel=0.02)
+    assert rate.mtbf_s == pytest.approx(2 * HOUR, rel=0.03)
 
 
 @given(st.lists(st.floats(0, 30 * DAY), min_size=1, max_size=8))
@@ -56,7 +61,7 @@ def test_what_is_long_past_is_forgotten() -> None:
     for _ in range(60):
         better = better.after(DAY, 1)
     assert better.mtbf_s > 12 * HOUR  # of 780 failures in 90 days it would be under 3 h
-    assert bad_month.after(14 * DAY).failures == pytest.approx(bad_month.failures / 2)
+    assert bad_month.after(HALF_LIFE_S).failures == pytest.approx(bad_month.failures / 2)
 
 
 def test_the_prior_scales_with_nodes_and_a_fleet_outweighs_no_job() -> None:

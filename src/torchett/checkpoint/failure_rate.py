@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-HALF_LIFE_S = 14 * 86400.0
+HALF_LIFE_S = 7 * 86400.0  # long enough to know a rate of 3 a day to a fifth
 _MOST_A_FLEET_IS_WORTH = (
     4.0  # jobs differ: a fleet's rate never outweighs a few failures of one's own
 )

@@ -146,6 +146,7 @@ _MOST_BLOCKED = 0.035
 _UPLOAD_SLACK = 1.1
 _HYSTERESIS = 0.2
 _REMEMBERED = 32
+_ABSURD_S = 1e9
 
 
 class AutoInterval:
@@ -257,7 +258,7 @@ class AutoInterval:
 
 
 def _is_duration(value: Any) -> bool:
-    return isinstance(value, (int, float)) and 0 <= value < math.inf
+    return isinstance(value, (int, float)) and 0 <= value < _ABSURD_S
 
 
 def _p90(values: Iterable[float]) -> float:
