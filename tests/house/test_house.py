@@ -21,6 +21,8 @@ LEANS = {
     "startup": {"model", "record"},
     "store": set(),
     "compile": {"model", "record", "store"},
+    "bench": {"model", "ledger", "runs"},
+    "checkpoint": {"model", "record", "store"},
 }
 ROOMS = [path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()]
 

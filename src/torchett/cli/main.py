@@ -8,6 +8,7 @@ import click
 
 from torchett import __version__
 from torchett.cli.bench import bench
+from torchett.cli.checkpoint import checkpoint
 from torchett.cli.compile import compile_
 from torchett.cli.speak import print_json, print_rich, speaks_plainly
 from torchett.model.errors import EttError
@@ -17,6 +18,9 @@ from torchett.model.errors import EttError
 @click.version_option(__version__, prog_name="ett")
 def main() -> None:
     """Effective training time: every second of every rank in exactly one account."""
+
+
+main.add_command(checkpoint)
 
 
 @main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

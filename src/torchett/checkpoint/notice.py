@@ -1,0 +1,268 @@
+"""A notice that this process is about to lose its hardware: heard whatever the main thread does.
+
+    SIGTERM, SIGUSR1 ─► the interpreter's C handler ─► wakeup fd ─► a thread ─► received, deadline
+    ETT_PREEMPT_FILE appears ───────────────────────────────────────┘
+
+The thread hears a signal while the main thread compiles, evaluates or waits in C++; a handler in
+Python alone would run only afterwards. The user's handlers stay as they are and run as ever,
+whether they were there before or come later. Where there is none, the process ends after its last
+checkpoint, or at the deadline, by the very signal that would have ended it at once.
+"""
+
+import atexit
+import ctypes
+import logging
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+
+from torchett.checkpoint.agreement import Agreement, Store
+from torchett.record.clock import now_ns
+
+log = logging.getLogger("torchett")
+
+GRACE_S = 30.0  # what Kubernetes and torch's agent leave between SIGTERM and SIGKILL
+_POLL_S = 0.5
+_AGREE_SHARE = 1 / 3  # of the grace: the rest is for saving
+
+Then = Callable[[], None]
+
+
+class Notice:
+    """Whether the end of this process was announced, and until when it may still save."""
+
+    def __init__(
+        self,
+        *,
+        grace_s: float = GRACE_S,
+        signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGUSR1),
+        file: Path | None = None,
+    ) -> None:
+        self.grace_s = grace_s
+        self.reason: str | None = None
+        self.deadline_ns: int | None = None
+        self._received = False
+        self._signals, self._file = tuple(signals), file
+        self._signal: signal.Signals | None = None
+        self._ours: set[signal.Signals] = set()  # those that would have ended the process
+        self._then: list[Then] = []
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        self._before = -1  # the wakeup fd that was there
+        self._closed = self._over = False
+
+    def listen(self) -> "Notice":
+        """Begin to listen; signals are heard only if this is called in the main thread."""
+        if threading.current_thread() is threading.main_thread():
+            self._hook()
+            atexit.register(self.close)  # an interpreter on its way out hears nothing
+        else:
+            log.warning("torchett: signals are not heard: listen() outside the main thread")
+        threading.Thread(target=self._watch, name="ett-notice", daemon=True).start()
+        os.register_at_fork(after_in_child=self._forget)
+        return self
+
+    def received(self) -> bool:
+        """Whether the end was announced and nobody has dealt with it yet."""
+        return self._received
+
+    def left_s(self) -> float:
+        """Seconds until the deadline; the whole grace before a notice."""
+        if self.deadline_ns is None:
+            return self.grace_s
+        return max(0.0, (self.deadline_ns - now_ns()) / 1e9)
+
+    def when_received(self, then: Then) -> None:
+        """Call `then` from the listening thread once notice is received (at once if it was)."""
+        with self._lock:
+            self._then.append(then)
+            if not self._received:
+                return
+        _call(then)
+
+    def leave(self) -> None:
+        """End as the signal would have ended this process; return where it would not have.
+
+        That is so where the user handles the signal, or a file gave notice: training goes on, and
+        the next notice is awaited.
+        """
+        number = self._signal
+        if number is not None and number in self._ours and self._still_ours(number):
+            _die(number)
+        with self._lock:
+            self.reason = self.deadline_ns = self._signal = None
+            self._received = self._over = False
+
+    def close(self) -> None:
+        """Stop listening and put back what was there; in the main thread."""
+        if self._closed:
+            return
+        self._closed = True
+        self._unhook(self._before)
+
+    # Behind it -------------------------------------------------------------------------------
+
+    def _hook(self) -> None:
+        for number in self._signals:
+            if signal.getsignal(number) == signal.SIG_DFL and not _caught_elsewhere(number):
+                signal.signal(number, self._handle)
+                self._ours.add(number)
+        self._before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+
+    def _unhook(self, wakeup_fd: int) -> None:
+        for number in self._ours:
+            if self._still_ours(number):
+                signal.signal(number, signal.SIG_DFL)
+        self._ours.clear()
+        found = signal.set_wakeup_fd(wakeup_fd)
+        if found not in (self._write, -1):  # someone else's by now
+            signal.set_wakeup_fd(found)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        """In the main thread, between two bytecodes: no locks here."""
+        try:
+            os.write(self._write, bytes([number]))  # in case someone else has the wakeup fd now
+        except OSError:
+            pass
+
+    def _still_ours(self, number: signal.Signals) -> bool:
+        return signal.getsignal(number) == self._handle
+
+    def _watch(self) -> None:
+        """Hear signals and the file; end the process when its time is up."""
+        poll = select.poll()
+        poll.register(self._read, select.POLLIN)
+        quiet_ns = now_ns()
+        while not self._closed and os.getpid() == self._pid:
+            told = os.read(self._read, 64) if poll.poll(_POLL_S * 1e3) else b""
+            if self._before >= 0:
+                _pass_on(self._before, told)
+            for number in told:
+                if number in self._signals:
+                    # Not now: this thread may have waited for the interpreter since it came.
+                    self._take(signal.Signals(number).name, quiet_ns, signal.Signals(number))
+            if self._file is not None and not self._received and self._file.exists():
+                self._take(str(self._file), quiet_ns, None)
+                self._file = None
+            quiet_ns = now_ns()
+            if self.deadline_ns is not None and quiet_ns >= self.deadline_ns and not self._over:
+                self._time_is_up()
+
+    def _take(self, reason: str, since_ns: int, number: signal.Signals | None) -> None:
+        with self._lock:
+            if self._received and (self._signal is not None or number is None):
+                return
+            self._signal = number
+            if not self._received:
+                spare_s = min(2.0, self.grace_s / 10)
+                self.deadline_ns = since_ns + int((self.grace_s - spare_s) * 1e9)
+                self.reason = reason
+            self._received = True
+            waiting = [*self._then]
+        for then in waiting:
+            _call(then)
+
+    def _time_is_up(self) -> None:
+        """The loop did not get to the end of it: go as the signal would have it."""
+        number, self._over = self._signal, True
+        if number is not None and number in self._ours and self._still_ours(number):
+            log.warning("torchett: %s s after %s: ended", self.grace_s, number.name)
+            _die(number)
+
+    def _forget(self) -> None:
+        """In a forked child, a loader's worker for one: signals are its own again."""
+        if not self._closed:
+            self._closed = True
+            self._unhook(-1)
+
+
+def _call(then: Then) -> None:
+    try:
+        then()
+    except Exception as error:
+        log.warning("torchett: %s failed on notice: %s", getattr(then, "__name__", then), error)
+
+
+def _pass_on(fd: int, told: bytes) -> None:
+    """Wake those whose place at the wakeup fd was taken."""
+    try:
+        if told:
+            os.write(fd, told)
+    except OSError:
+        pass
+
+
+def _caught_elsewhere(number: int) -> bool:
+    """Whether C code (faulthandler, a library) has a handler that Python does not know of."""
+    try:
+        status = Path("/proc/self/status").read_text()
+        caught = int(status.partition("SigCgt:")[2].split()[0], 16)
+    except (OSError, ValueError, IndexError):
+        return False
+    return bool(caught >> (number - 1) & 1)
+
+
+def _die(number: signal.Signals) -> None:
+    """End by this signal, from whichever thread."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            pass
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(number, signal.SIG_DFL)
+    else:  # the interpreter lets only the main thread do this, and that may be stuck
+        ctypes.CDLL(None).signal(int(number), ctypes.c_void_p(0))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    os.kill(os.getpid(), number)
+    time.sleep(1.0)
+    os._exit(128 + number)
+
+
+# One for the process ---------------------------------------------------------------------------
+
+_installed: Notice | None = None
+_agreements: dict[int, tuple[Store, Agreement]] = {}
+
+
+def install() -> Notice:
+    """This process's notice, listening; what ETT_GRACE_S and ETT_PREEMPT_FILE say counts."""
+    global _installed
+    if _installed is None or _installed._pid != os.getpid():
+        file = os.environ.get("ETT_PREEMPT_FILE")
+        _installed = Notice(grace_s=_grace_s(), file=Path(file) if file else None).listen()
+    return _installed
+
+
+def agree(store: Store, rank: int, world_size: int, step: int, received: bool) -> int | None:
+    """The step after which all ranks save; None if none of them was told to end.
+
+    Called by every rank after each step: save if the answer is this step, go on if it is a later
+    one. It waits only once a notice is known, and for a rank that is dead at most a third of the
+    grace.
+    """
+    known = _agreements.get(id(store))
+    if known is None:
+        grace_s = _installed.grace_s if _installed is not None else _grace_s()
+        agreement = Agreement(store, rank, world_size, budget_s=grace_s * _AGREE_SHARE)
+        if _installed is not None:
+            _installed.when_received(agreement.tell)
+        known = _agreements[id(store)] = store, agreement
+    return known[1].at_boundary(step, received)
+
+
+def _grace_s() -> float:
+    text = os.environ.get("ETT_GRACE_S", "")
+    try:
+        return float(text) if text and float(text) > 0 else GRACE_S
+    except ValueError:
+        log.warning("torchett: ETT_GRACE_S is '%s': %g s are taken", text, GRACE_S)
+        return GRACE_S

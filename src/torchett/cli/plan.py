@@ -1,0 +1,221 @@
+"""`ett checkpoint plan`: how often to save, from numbers or from a recorded run."""
+
+import math
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from torchett.cli.speak import print_json, print_rich, speaks_plainly
+from torchett.model.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from torchett.checkpoint.interval import Costs
+    from torchett.checkpoint.planner import Plan
+    from torchett.ledger.saves import Saves
+
+_PRIOR_MTBF_S = 8 * 3600.0
+_DURATION = re.compile(r"([0-9.]+(?:e[+-]?[0-9]+)?)\s*(ms|s|min|m|h|d)?", re.IGNORECASE)
+_UNITS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
+
+
+@click.command()
+@click.option("--blocking", metavar="TIME", help="How long a save blocks training: 15, 200ms.")
+@click.option("--failures-per-day", metavar="NUMBER", help="How often the job fails.")
+@click.option("--mtbf", metavar="TIME", help="Or the mean time between failures: 8h.")
+@click.option("--upload", metavar="TIME", help="From the end of blocking until it is durable.")
+@click.option("--recover", metavar="TIME", help="From a failure until training goes on.")
+@click.option("--run", metavar="RUN", help="Take what is not given from this recorded run.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--svg", type=click.Path(path_type=Path), help="Write the plot to this file.")
+@speaks_plainly
+def plan(
+    blocking: str | None,
+    failures_per_day: str | None,
+    mtbf: str | None,
+    upload: str | None,
+    recover: str | None,
+    run: str | None,
+    as_json: bool,
+    svg: Path | None,
+) -> None:
+    """Say how often to save, and what that wastes: --blocking 15 --failures-per-day 3"""
+    from torchett.checkpoint.interval import DAY_S
+    from torchett.checkpoint.planner import plan as planned
+
+    if failures_per_day is not None and mtbf is not None:
+        raise InputError("expected --failures-per-day or --mtbf, found both")
+    given = {
+        "blocking_s": _duration("--blocking", blocking, above=0),
+        "mtbf_s": _duration("--mtbf", mtbf, above=0),
+        "upload_s": _duration("--upload", upload),
+        "recover_s": _duration("--recover", recover),
+    }
+    if failures_per_day is not None:
+        given["mtbf_s"] = DAY_S / _number("--failures-per-day", failures_per_day, above=0)
+    job, saves = (None, None) if run is None else _measured(run)
+    made = planned(_costs(given, job, saves))
+    if svg is not None:
+        from torchett.checkpoint.waste_plot import svg as drawn
+        from torchett.runs.files import write_whole
+
+        mark_s = None if saves is None else saves.interval_s
+        title = "What an interval between checkpoints wastes" + (f": {job}" if job else "")
+        write_whole(svg, [drawn(made, title, mark_s=mark_s)])
+    if as_json:
+        print_json(made.to_json() | ({} if saves is None else {"run": _run_json(made, job, saves)}))
+    else:
+        print_rich(_page(made, job, saves, own_rate=given["mtbf_s"] is None))
+
+
+def _number(option: str, text: str, *, above: float | None = None) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value < 0 or (above is not None and value <= above):
+        wanted = "above 0" if above is not None else "from 0 on"
+        raise InputError(f"{option}: expected a number {wanted}, found '{text}'")
+    return value
+
+
+def _duration(option: str, text: str | None, *, above: float | None = None) -> float | None:
+    """Seconds; a number may carry ms, s, min, h or d."""
+    if text is None:
+        return None
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise InputError(f"{option}: expected a time such as 15, 200ms or 8h, found '{text}'")
+    seconds = _number(option, found[1]) * _UNITS[(found[2] or "").lower()]
+    if (above is not None and seconds <= above) or not math.isfinite(seconds):
+        raise InputError(f"{option}: expected a time above 0, found '{text}'")
+    return seconds
+
+
+def _measured(run: str) -> "tuple[str, Saves]":
+    from torchett.ledger.saves import measure_saves
+    from torchett.runs.folder import find_run
+    from torchett.runs.reader import RunReader
+
+    reader = RunReader(find_run(run)).poll()
+    ledger = reader.ledger()
+    return ledger.job, measure_saves(reader.history(), ledger)
+
+
+def _costs(given: dict[str, float | None], job: str | None, saves: "Saves | None") -> "Costs":
+    """What was given, else what the run shows."""
+    from torchett.checkpoint.interval import Costs
+
+    found: dict[str, float | None] = {}
+    if saves is not None:
+        found = {
+            "blocking_s": saves.blocking_s,
+            "mtbf_s": _mtbf_s(saves),
+            "upload_s": saves.upload_s,
+            "recover_s": saves.recover_s,
+        }
+    costs = {key: found.get(key) if value is None else value for key, value in given.items()}
+    for key, option in (
+        ("blocking_s", "--blocking TIME"),
+        ("mtbf_s", "--failures-per-day NUMBER or --mtbf TIME"),
+    ):
+        if not costs[key]:
+            where = "" if job is None else f"{job}: no checkpoint_blocked time is recorded; "
+            raise InputError(f"{where}expected {option}" + ("" if job else " or --run RUN"))
+    return Costs(**{key: value or 0.0 for key, value in costs.items()})
+
+
+def _mtbf_s(saves: "Saves") -> float:
+    """What the run shows; without a failure, a prior of 8 h and the time that went well."""
+    from torchett.checkpoint.failure_rate import FailureRate
+
+    if saves.failures and saves.exposure_s:
+        return saves.exposure_s / saves.failures
+    return FailureRate(prior_mtbf_s=_PRIOR_MTBF_S).after(saves.exposure_s).mtbf_s
+
+
+def _run_json(made: "Plan", job: str | None, saves: "Saves") -> dict[str, Any]:
+    own = None if not saves.interval_s else made.at(saves.interval_s).waste.total
+    return {
+        "job": job,
+        "saves": saves.saves,
+        "interval_s": saves.interval_s,
+        "blocking_s": saves.blocking_s,
+        "upload_s": saves.upload_s,
+        "recover_s": saves.recover_s,
+        "failures": saves.failures,
+        "exposure_s": saves.exposure_s,
+        "waste_percent": None if own is None else 100 * own,
+        "over_optimum_percent": None if own is None else 100 * (own - made.waste.total),
+        "checkpoint_blocked_percent": 100 * saves.blocked_share,
+        "unsaved_percent": 100 * saves.unsaved_share,
+    }
+
+
+def _page(made: "Plan", job: str | None, saves: "Saves | None", own_rate: bool) -> "RenderableType":
+    """The answer, the plot, and what the run's own interval cost."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from torchett.checkpoint.waste_plot import duration, terminal
+
+    costs, parts = made.costs, made.waste
+    head = Text()
+    head.append(f"Save every {made.interval_s:.1f} s of training", style="bold")
+    if made.interval_s >= 600:
+        head.append(f" ({duration(made.interval_s)})", style="bold")
+    head.append(f": {100 * parts.total:.3g}% of the time is wasted\n")
+    said = [
+        f"{100 * parts.checkpointing:.2g}% checkpointing, {duration(costs.blocking_s)} a save",
+        f"{100 * parts.lost:.2g}% lost work, a failure every {duration(costs.mtbf_s)}",
+    ]
+    if costs.recover_s:
+        said.append(f"{100 * parts.recovering:.2g}% recovery, {duration(costs.recover_s)} each")
+    head.append("  " + " · ".join(said) + "\n", style="dim")
+    simple = made.at(made.interval_simple_s)
+    head.append(
+        f"  the simple formula √(2BM) says {made.interval_simple_s:.1f} s"
+        f" and {100 * simple.simple:.3g}%\n",
+        style="dim",
+    )
+    if made.least_interval_s > made.interval_s:
+        head.append(
+            f"  an upload takes {duration(costs.upload_s)}: with one at a time, saves cannot be"
+            f" less than {duration(made.least_interval_s)} apart\n"
+        )
+    mark_s = None if saves is None else saves.interval_s
+    shown: list[RenderableType] = [head, terminal(made, mark_s=mark_s)]
+    if saves is not None:
+        shown.append(_run_page(made, job or "", saves, own_rate))
+    return Group(*shown)
+
+
+def _run_page(made: "Plan", job: str, saves: "Saves", own_rate: bool) -> "RenderableType":
+    from rich.text import Text
+
+    from torchett.checkpoint.waste_plot import duration
+
+    text = Text("\n")
+    met = f"{saves.failures} failures" if saves.failures != 1 else "1 failure"
+    text.append(f"{job}: {saves.saves} saves, {met} in {duration(saves.exposure_s)}")
+    if own_rate and not saves.failures:
+        text.append(f"; without one to go by, one in {duration(_PRIOR_MTBF_S)} was assumed before")
+    text.append(
+        f"\n  measured: {100 * saves.blocked_share:.2g}% checkpoint_blocked,"
+        f" {100 * saves.unsaved_share:.2g}% unsaved",
+        style="dim",
+    )
+    if not saves.interval_s:
+        text.append("\n  it never saved twice in an attempt: its own interval is not known")
+        return text
+    own = made.at(saves.interval_s).waste.total
+    more = own - made.waste.total
+    text.append(
+        f"\n◆ it saved every {duration(saves.interval_s)}: {100 * own:.3g}% expected waste,"
+        f" {100 * more:.2g} points more than the optimum"
+        f" ({duration(more * saves.exposure_s)} of {duration(saves.exposure_s)})"
+    )
+    return text

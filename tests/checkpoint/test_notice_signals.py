@@ -1,0 +1,255 @@
+"""A notice in real processes: heard whatever they do, and ended as the signal would have it."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+BEGIN = """
+import os, signal, sys, threading, time
+from torchett.checkpoint.notice import Notice, install
+"""
+
+
+class Trainer:
+    """A script in a process of its own, which says `ready` and then is sent signals."""
+
+    def __init__(self, script: str, **env: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", "-c", BEGIN + textwrap.dedent(script)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | env,
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "ready\n", self.said()
+
+    def sent(self, *numbers: int) -> "Trainer":
+        for number in numbers:
+            self.process.send_signal(number)
+        return self
+
+    def said(self) -> tuple[str, str]:
+        """Its output and its errors, once it is over."""
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        out, err = self.process.stdout.read(), self.process.stderr.read()
+        self.process.wait()
+        return out, err
+
+    def ended(self) -> tuple[str, int]:
+        """What it said, and its exit status."""
+        out, err = self.said()
+        assert "Traceback" not in err, err
+        return out, self.process.returncode
+
+
+LOOP = """
+notice = install()
+print("ready")
+for step in range(2000):
+    time.sleep(0.01)
+    if notice.received():
+        print("saved for", notice.reason, notice.left_s() > 20)
+        notice.leave()
+print("over")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_it_saves_and_then_ends_by_the_signal(number: signal.Signals) -> None:
+    assert Trainer(LOOP).sent(number).ended() == (f"saved for {number.name} True\n", -number)
+
+
+def test_without_us_the_status_is_the_same() -> None:
+    plain = Trainer("print('ready'); time.sleep(20)")
+    assert plain.sent(signal.SIGTERM).ended() == ("", -signal.SIGTERM)
+
+
+def test_a_second_signal_changes_nothing() -> None:
+    out, code = Trainer(LOOP).sent(signal.SIGUSR1, signal.SIGTERM, signal.SIGTERM).ended()
+    assert out.count("saved") == 1
+    assert code in (-signal.SIGUSR1, -signal.SIGTERM)
+
+
+HANDLER = """
+def mine(number, frame):
+    print("mine", number)
+"""
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_the_users_handler_works_whenever_it_was_installed(order: str) -> None:
+    own, ours = "signal.signal(signal.SIGTERM, mine)", "notice = install()"
+    script = HANDLER + "\n".join([own, ours] if order == "before" else [ours, own])
+    out, code = (
+        Trainer(
+            script
+            + """
+print("ready")
+while not notice.received():
+    time.sleep(0.01)
+print("saved")
+notice.leave()          # the user's business: training goes on
+print(notice.received(), notice.deadline_ns)
+sys.exit(3)
+"""
+        )
+        .sent(signal.SIGTERM)
+        .ended()
+    )
+    assert sorted(out.split("\n")) == ["", "False None", "mine 15", "saved"]
+    assert code == 3
+
+
+def test_a_users_handler_that_calls_the_one_before_it() -> None:
+    script = """
+    notice = install()
+    before = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, lambda n, f: (print("mine"), before(n, f)))
+    print("ready")
+    while not notice.received():
+        time.sleep(0.01)
+    time.sleep(0.1)
+    print("saved")
+    """
+    assert Trainer(script).sent(signal.SIGTERM).ended() == ("mine\nsaved\n", 0)
+
+
+def test_a_handler_in_c_is_left_alone() -> None:
+    script = """
+    import faulthandler
+    faulthandler.register(signal.SIGUSR1)
+    notice = install()
+    print("ready")
+    time.sleep(0.5)
+    print(notice.received())
+    """
+    trainer = Trainer(script).sent(signal.SIGUSR1)
+    out, err = trainer.said()
+    assert out == "False\n"
+    assert "most recent call first" in err
+
+
+def test_it_is_heard_while_the_main_thread_is_in_c() -> None:
+    """hashlib lets go of the interpreter, but no bytecode of the main thread runs."""
+    script = """
+    import hashlib
+    notice = Notice(signals=[signal.SIGALRM]).listen()
+    data = b"x" * (1 << 28)
+    heard = []
+    notice.when_received(lambda: heard.append(time.monotonic()))
+    print("ready")
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    hashlib.sha512(data).digest()
+    print(bool(heard) and heard[0] < time.monotonic())
+    """
+    assert Trainer(script).ended()[0] == "True\n"
+
+
+def test_the_grace_counts_from_the_signal_even_if_nobody_could_hear_it() -> None:
+    """A sort keeps the interpreter: the thread hears of the signal only when it is over."""
+    script = """
+    notice = Notice(signals=[signal.SIGALRM]).listen()
+    numbers = list(range(3_000_000)) * 6
+    print("ready")
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    began = time.monotonic()
+    numbers.sort()
+    kept_s = time.monotonic() - began
+    while not notice.received():
+        time.sleep(0.001)
+    print(kept_s, notice.grace_s - 2 - notice.left_s())
+    """
+    kept_s, counted_s = map(float, Trainer(script).ended()[0].split())
+    assert kept_s > 0.1
+    assert counted_s > kept_s - 0.06
+
+
+def test_a_process_that_never_gets_to_it_is_ended_at_the_deadline() -> None:
+    script = """
+    import ctypes
+    notice = install()
+    print("ready")
+    while True:               # interrupted by the signal, and back in C at once
+        ctypes.CDLL(None).sleep(60)
+    """
+    began = time.monotonic()
+    assert Trainer(script, ETT_GRACE_S="1").sent(signal.SIGTERM).ended() == ("", -signal.SIGTERM)
+    assert time.monotonic() - began > 0.8
+
+
+def test_a_forked_worker_has_its_own_signals() -> None:
+    """A loader's worker is ended by SIGTERM: it dies of it, and its parent is not told."""
+    script = """
+    notice = install()
+    worker = os.fork()
+    if not worker:
+        time.sleep(20)
+        os._exit(0)
+    time.sleep(0.3)
+    os.kill(worker, signal.SIGTERM)
+    status = os.waitpid(worker, 0)[1]
+    time.sleep(0.2)
+    print("ready")
+    print(os.waitstatus_to_exitcode(status), notice.received())
+    """
+    assert Trainer(script).ended() == ("-15 False\n", 0)
+
+
+def test_a_file_gives_notice_too(tmp_path: Path) -> None:
+    file = tmp_path / "preempted"
+    script = """
+    notice = install()
+    print("ready")
+    while not notice.received():
+        time.sleep(0.01)
+    print(notice.reason)
+    notice.leave()
+    print("goes on")
+    """
+    trainer = Trainer(script, ETT_PREEMPT_FILE=str(file), ETT_GRACE_S="5")
+    file.touch()
+    assert trainer.ended() == (f"{file}\ngoes on\n", 0)
+
+
+def test_another_wakeup_fd_still_gets_its_bytes() -> None:
+    script = """
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write)
+    notice = install()
+    print("ready")
+    print(os.read(read, 1), end=" ")
+    time.sleep(0.1)
+    print(notice.received())
+    notice.close()
+    print(signal.set_wakeup_fd(-1) == write, signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
+    """
+    assert Trainer(script).sent(signal.SIGTERM).ended() == ("b'\\x0f' True\nTrue True\n", 0)
+
+
+def test_what_fails_on_notice_does_not_harm() -> None:
+    script = """
+    notice = install()
+    notice.when_received(lambda: 1 / 0)
+    notice.when_received(lambda: print("heard"))
+    print("ready")
+    time.sleep(1.0)
+    notice.when_received(lambda: print("late, and at once"))
+    """
+    assert Trainer(script).sent(signal.SIGTERM).ended() == ("heard\nlate, and at once\n", 0)
+
+
+def test_an_unreadable_grace_is_said_and_the_usual_one_taken() -> None:
+    script = "notice = install(); print('ready'); print(notice.grace_s)"
+    trainer = Trainer(script, ETT_GRACE_S="soon")
+    out, err = trainer.said()
+    assert out == "30.0\n"
+    assert "ETT_GRACE_S is 'soon'" in err
