@@ -70,7 +70,7 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
         resumed=_any(
             r"successfully loaded checkpoint from \S+(?: .*)? at iteration\s+(?P<step>\d+)"
         ),
-        saving=_any(r"^\W*saving checkpoint at iteration\s+(?P<step>\d+)"),
+        saving=_any(r"\bsaving checkpoint at iteration\s+(?P<step>\d+)"),
         saved=_any(r"successfully saved checkpoint (?:from|at) iteration\s+(?P<step>\d+)"),
         done=_any(r"\[after training is done\]", r"\[exiting program at iteration"),
     ),
@@ -101,6 +101,14 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
         saving=_any(r"^saving checkpoint to "),
     ),
     Dialect(
+        name="lightning",
+        step=_any(r"Epoch (?P<epoch>\d+):.*" + _TQDM),
+        begun=_any(r"^(?:INFO: ?)?GPU available: ", r"LOCAL_RANK: 0 - CUDA_VISIBLE_DEVICES"),
+        resumed=_any(r"Restored all states from the checkpoint at \S*step=(?P<step>\d+)"),
+        saved=_any(r"Saved checkpoint \S*step=(?P<step>\d+)"),
+        done=_any(r"`Trainer\.fit` stopped: `max_(?:epochs|steps)"),
+    ),
+    Dialect(
         name="transformers",
         step=_any(
             r"\biter: (?P<step>\d+)/\d+,\s+(?P<elapsed>(?:\d+:)?\d+:\d\d) <",
@@ -114,14 +122,6 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
         saved=_any(r"(?:saved in|saved at) \S*checkpoint-(?P<step>\d+)/"),
         evaluated=_any(r"'eval_runtime': '?(?P<seconds>[\d.]+)"),
         done=_any(r"'train_runtime': ", r"Training completed[.!]"),
-    ),
-    Dialect(
-        name="lightning",
-        step=_any(r"Epoch (?P<epoch>\d+):.*" + _TQDM),
-        begun=_any(r"^(?:INFO: ?)?GPU available: ", r"LOCAL_RANK: 0 - CUDA_VISIBLE_DEVICES"),
-        resumed=_any(r"Restored all states from the checkpoint at \S*step=(?P<step>\d+)"),
-        saved=_any(r"Saved checkpoint \S*step=(?P<step>\d+)"),
-        done=_any(r"`Trainer\.fit` stopped: `max_(?:epochs|steps)"),
     ),
     Dialect(
         name="plain",

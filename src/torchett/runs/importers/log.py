@@ -71,6 +71,7 @@ def parse(
     log = _Log(around(found), clock, _longest_bar(found, text))
     for _, line in text:
         log.take(line)
+    log.close()
     attempts = log.attempts
     if not any(seen.ticks for seen in attempts):
         raise InputError(
@@ -184,6 +185,8 @@ class _Log:
         self.attempts: list[_Seen] = []
         self.repeated = 0
         self.untimed = 0
+        self._begins = False
+        self._unplaced: list[int] = []
 
     def take(self, line: str) -> None:
         known = self._dialect
@@ -192,15 +195,18 @@ class _Log:
         if t_s is None:
             self._take_untimed(line, step)
             return
-        if not self.attempts or (known.begun.search(line) and self._is_over()):
+        begins = self._begins or known.begun.search(line) is not None
+        self._begins = False
+        if not self.attempts or (begins and self._is_over()):
             self.attempts.append(_Seen(t_s, t_s))
         seen = self.attempts[-1]
+        for at in self._unplaced:
+            seen.saves[at] = t_s, t_s
+        self._unplaced.clear()
         if step is not None:
             seen = self._take_step(step, t_s)
         elif found := known.resumed.search(line):
-            first, last = _group(found, "first"), _group(found, "step")
-            if first or last:
-                seen = self._resumed(int(first) if first else int(last or 0) + 1, t_s)
+            seen = self._take_resumed(found, t_s)
         elif found := known.restored.search(line):
             seen.spans.append(("checkpoint_restore", t_s - float(found["seconds"]), t_s))
         elif found := known.evaluated.search(line):
@@ -214,10 +220,23 @@ class _Log:
         seen.last_s = max(seen.last_s, t_s)
 
     def _take_untimed(self, line: str, step: re.Match[str] | None) -> None:
+        """A line without a time: what it tells had happened when the next one was written."""
         if step is not None:
             self.untimed += 1
-        if self.attempts:
-            self._take_end(line, self.attempts[-1])
+        elif self._dialect.begun.search(line):
+            self._begins = True
+        elif self.attempts:
+            seen = self.attempts[-1]
+            if found := self._dialect.saved.search(line):
+                self._unplaced.append(self._saved_step(found, seen))
+            elif found := self._dialect.resumed.search(line):
+                self._take_resumed(found, seen.last_s)
+            self._take_end(line, seen)
+
+    def close(self) -> None:
+        """No more lines: a save that was told of without a time was over by the last."""
+        for at in self._unplaced:
+            self.attempts[-1].saves[at] = self.attempts[-1].last_s, self.attempts[-1].last_s
 
     def _take_step(self, step: re.Match[str], t_s: float) -> _Seen:
         seen, index = self.attempts[-1], _index(step)
@@ -250,11 +269,14 @@ class _Log:
         elif self._dialect.failed.search(line):
             seen.failed = True
 
-    def _resumed(self, first: int, t_s: float) -> _Seen:
+    def _take_resumed(self, found: re.Match[str], t_s: float) -> _Seen:
         """A trainer that says where it goes on is a new one if the last had taken steps."""
+        first, last = _group(found, "first"), _group(found, "step")
+        if not first and not last:
+            return self.attempts[-1]
         if self.attempts[-1].ticks:
             self.attempts.append(_Seen(t_s, t_s))
-        self.attempts[-1].resumed_at = first
+        self.attempts[-1].resumed_at = int(first) if first else int(last or 0) + 1
         return self.attempts[-1]
 
     def _saved_step(self, found: re.Match[str], seen: _Seen) -> int:
