@@ -1,10 +1,8 @@
-"""Ray Train: two workers, of which one dies once; the second worker group takes up its checkpoint.
-
-RAY_TRAIN_CALLBACKS=torchett.record.adapters.ray.EttCallback does without `callbacks`.
-"""
+"""Ray Train: two workers, of which one dies once; the next worker group takes up the checkpoint."""
 
 import argparse
 import json
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -13,8 +11,6 @@ import ray
 import ray.train
 from ray.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
-
-from torchett.record.adapters.ray import EttCallback
 
 
 def train(config: dict[str, int]) -> None:
@@ -43,6 +39,7 @@ def main() -> None:
     parser.add_argument("--folder", default="/tmp/ray-example")
     parser.add_argument("--steps", type=int, default=15)
     options = parser.parse_args()
+    os.environ.setdefault("RAY_TRAIN_CALLBACKS", "torchett.record.adapters.ray.EttCallback")
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     trainer = DataParallelTrainer(
         train,
@@ -52,7 +49,6 @@ def main() -> None:
             name="ray-example",
             storage_path=options.folder,
             failure_config=FailureConfig(max_failures=1),
-            callbacks=[EttCallback()],
         ),
     )
     trainer.fit()

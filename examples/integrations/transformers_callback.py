@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-import torchett.record.adapters.transformers  # report_to knows "torchett" from here on
+from torchett.record.adapters.transformers import EttCallback  # report_to knows it from here on
 
 
 class Tokens(Dataset):
@@ -19,6 +19,7 @@ class Tokens(Dataset):
 
 
 def main() -> None:
+    assert EttCallback  # or, without report_to: Trainer(callbacks=[EttCallback()], …)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", default="out")
     parser.add_argument("--steps", type=int, default=12)

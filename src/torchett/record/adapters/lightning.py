@@ -34,6 +34,9 @@ class Watch:
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if stage != "fit" or self._saves is trainer:
             return
+        if next(c for c in trainer.callbacks if isinstance(c, Watch)) is not self:
+            self.phases.off = True  # the user's own, and the one that `ett run` brings
+            return
         open_record()
         self._saves = trainer
         save = trainer.save_checkpoint

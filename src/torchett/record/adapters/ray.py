@@ -1,11 +1,11 @@
 """Ray Train (v2): every worker group is an attempt, every worker a rank.
 
     RAY_TRAIN_CALLBACKS=torchett.record.adapters.ray.EttCallback python driver.py
-    RunConfig(callbacks=[EttCallback()])
 
-Runs on the controller: it tells each worker who it is before the train function starts, and writes
-down when worker groups began and ended. What workers train is recorded by the other adapters, by
-`ett.steps`, or by the hooks of `ett run`; one that records nothing is unattributed.
+(RunConfig's own callbacks are told of reports only.) It runs on the controller: tells each worker
+who it is before the train function starts, and writes down when worker groups began and ended.
+What workers train is recorded by the other adapters, by `ett.steps`, or by the hooks of `ett run`;
+a worker that records nothing is unattributed.
 """
 
 import logging
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
-from ray.train.v2.api.callback import UserCallback
 
 from torchett.record.adapters.phases import Phases, harmless
 from torchett.record.attempts import AttemptLog, attempts_path
@@ -24,7 +23,7 @@ from torchett.record.identity import runs_folder, safe_name
 log = logging.getLogger("torchett")
 
 
-class EttCallback(WorkerGroupCallback, ControllerCallback, UserCallback):  # type: ignore[misc]
+class EttCallback(WorkerGroupCallback, ControllerCallback):  # type: ignore[misc]
     """One job of Ray Train, told to its workers and to the run folder."""
 
     def __init__(self) -> None:
@@ -33,7 +32,6 @@ class EttCallback(WorkerGroupCallback, ControllerCallback, UserCallback):  # typ
         self._run: Path | None = None
         self._job = "ray"
         self._number = -1
-        self._cause: str | None = None
         self._ended = True
 
     @harmless
@@ -51,7 +49,7 @@ class EttCallback(WorkerGroupCallback, ControllerCallback, UserCallback):  # typ
     @harmless
     def before_worker_group_start(self, worker_group_context: Any) -> None:
         self._number += 1
-        self._cause, self._ended = None, False
+        self._ended = False
         self._append(
             {
                 "event": "start",
@@ -63,30 +61,25 @@ class EttCallback(WorkerGroupCallback, ControllerCallback, UserCallback):  # typ
 
     @harmless
     def after_worker_group_start(self, worker_group: Any) -> None:
-        launched = os.environ.get("ETT_ATTEMPT")
-        told = {
-            "ETT_RUN": str(self._run),
-            "ETT_JOB": self._job,
-            "ETT_ATTEMPT": launched if launched is not None else str(self._number),
-            "TORCHELASTIC_RUN_ID": self._job,
-            "TORCHELASTIC_RESTART_COUNT": str(self._number) if launched is not None else "0",
-        }
+        launched = os.environ.get("ETT_ATTEMPT") if self._log is None else None
+        told = {"ETT_RUN": str(self._run), "ETT_JOB": self._job}
+        told["ETT_ATTEMPT"] = str(self._number) if launched is None else launched
+        restart = 0 if launched is None else self._number
         workers = worker_group.get_workers()
-        for rank, worker in enumerate(workers):
+        for position, worker in enumerate(workers):
             context = worker.distributed_context
-            own = {
-                "RANK": str(getattr(context, "world_rank", rank)),
-                "WORLD_SIZE": str(len(workers)),
-                "LOCAL_RANK": str(getattr(context, "local_rank", 0)),
-            }
-            worker.execute_async(_be, told | own)
+            rank = position if context is None else context.world_rank
+            worker.execute_async(_be, told, restart, rank, len(workers))
 
     @harmless
-    def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
-        rank = min(worker_exceptions)
-        error = worker_exceptions[rank]
-        cause = getattr(error, "cause", None) or error
-        self._end("failed", f"{type(cause).__name__}: {cause}".splitlines()[0][:300])
+    def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
+        if self._log is not None:
+            self._log.beat()
+        errors = worker_group_status.errors
+        if errors:
+            error = errors[min(errors)]
+            cause = getattr(error, "cause", None) or error
+            self._end("failed", f"{type(cause).__name__}: {cause}".splitlines()[0][:300])
 
     @harmless
     def after_worker_group_shutdown(self, worker_group_context: Any) -> None:
@@ -114,9 +107,18 @@ class EttCallback(WorkerGroupCallback, ControllerCallback, UserCallback):  # typ
             self._log.append(fact)
 
 
-def _be(told: dict[str, str]) -> None:
-    """In a worker: become this rank."""
-    os.environ.update(told)
-    from torchett.record import api
+def _be(told: dict[str, str], restart: int, rank: int, ranks: int) -> None:
+    """In a worker: become this rank. torch reads an agent's variables, too: they do not stay."""
+    agents = {"TORCHELASTIC_RUN_ID": told["ETT_JOB"], "TORCHELASTIC_RESTART_COUNT": str(restart)}
+    before = {key: os.environ.get(key) for key in agents}
+    os.environ.update(told | agents)
+    try:
+        from torchett.record import api
 
-    api.init()
+        api.init(rank=rank, ranks=ranks)
+    finally:
+        for key, value in before.items():
+            if value is None:
+                os.environ.pop(key, None)
+            else:
+                os.environ[key] = value

@@ -8,6 +8,7 @@ or, after `import torchett.record.adapters.transformers`, TrainingArguments(repo
     on_step_end ─ on_log ── evaluates ── on_evaluate ── saves ── on_save ═ data ═ on_step_begin
 """
 
+import weakref
 from typing import Any
 
 from transformers import TrainerCallback
@@ -16,6 +17,8 @@ from transformers.integrations import integration_utils
 from torchett.record import api
 from torchett.record.adapters.phases import Phases, harmless, open_record
 from torchett.record.clock import now_ns
+
+_watching: dict[int, "weakref.ref[EttCallback]"] = {}  # whose arguments → by which callback
 
 
 class EttCallback(TrainerCallback):  # type: ignore[misc]
@@ -27,6 +30,11 @@ class EttCallback(TrainerCallback):  # type: ignore[misc]
 
     @harmless
     def on_init_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        other = _watching.setdefault(id(args), weakref.ref(self))()
+        if other is not self and other is not None:
+            self.phases.off = True  # one by report_to, one given: the first records
+            return
+        _watching[id(args)] = weakref.ref(self)
         open_record()
 
     @harmless
