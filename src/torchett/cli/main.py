@@ -10,6 +10,7 @@ from torchett import __version__
 from torchett.cli.bench import bench
 from torchett.cli.checkpoint import checkpoint
 from torchett.cli.compile import compile_
+from torchett.cli.exchange import export, import_
 from torchett.cli.speak import print_json, print_rich, speaks_plainly
 from torchett.model.errors import EttError
 
@@ -174,40 +175,8 @@ def compare(a: str, b: str, as_json: bool) -> None:
         print_rich(comparison(ours, theirs))
 
 
-@main.command("import")
-@click.argument("file", type=click.Path(path_type=Path))
-@click.argument("run")
-@click.option("--format", "form", default="events", type=click.Choice(["events"]))
-@speaks_plainly
-def import_(file: Path, run: str, form: str) -> None:
-    """Make a run of a file in the interchange format events/1."""
-    from torchett.record.identity import runs_folder
-    from torchett.runs import events
-    from torchett.runs.imported import write_run
-
-    target = Path(run) if os.sep in run else runs_folder(os.environ) / run
-    write_run(events.read(file), target)
-    click.echo(f"ett: {target} made; ett report {run}", err=True)
-
-
-@main.command()
-@click.argument("run")
-@click.option("--format", "form", default="events", type=click.Choice(["events"]))
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="A file; else stdout.")
-@speaks_plainly
-def export(run: str, form: str, output: Path | None) -> None:
-    """Write a run in the interchange format events/1."""
-    from torchett.runs import events
-    from torchett.runs.files import write_whole
-    from torchett.runs.folder import find_run
-    from torchett.runs.reader import RunReader
-
-    lines = events.write(RunReader(find_run(run)).poll().history())
-    if output is None:
-        for line in lines:
-            click.echo(line)
-    else:
-        write_whole(output, (line + "\n" for line in lines))
+main.add_command(import_)
+main.add_command(export)
 
 
 main.add_command(bench)

@@ -12,11 +12,12 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from torchett.launch.clocksync import ClockServer, measure, parse_address
-from torchett.launch.scheduler import Placement, placement
+from torchett.launch.elastic import failures, last_restart, log_folder
+from torchett.launch.scheduler import Placement, asked, placement
 from torchett.launch.supervise import Exit, Supervisor, end_leftovers
 from torchett.model.causes import Domain, Outcome
 from torchett.model.errors import InputError, RunError
@@ -25,6 +26,7 @@ from torchett.record.boarding import SITE
 from torchett.record.clock import Anchor, anchor, now_ns, process_start_ns
 from torchett.record.flight import seal
 from torchett.record.identity import runs_folder, safe_name
+from torchett.record.layout import attempt_folder
 from torchett.runs.launchers import Clocks, read_launches
 
 _UNDER_WAY_S = 5.0
@@ -61,12 +63,16 @@ class Ended:
 def run_job(options: Options, env: Mapping[str, str]) -> Ended:
     """Run the command, again if it fails and restarts are left."""
     command = _command(options.command, options.as_is)
-    place = _placed(options, placement(env))
     here = anchor()
-    job = safe_name(options.job or env.get("ETT_JOB") or _default_name(command))
+    born_s = ((process_start_ns() or now_ns()) + here.offset_ns) / 1e9
+    place = asked(_placed(options, placement(env)), env, born_s)
+    job = safe_name(options.job or env.get("ETT_JOB") or _default_name(command, env))
     run = (runs_folder(env) / job).absolute()
     first = _next_attempt(run, place.node)
+    place = _given_anew(place, run) if first else place
     log = AttemptLog(run, job=job, node=place.node, anchor=here, command=list(command))
+    if place.note:
+        log.append({"event": "note", "text": place.note})
     server = _sync_clocks(place, here, log)
     supervisor = Supervisor(log.beat)
     over = threading.Event()
@@ -86,9 +92,13 @@ def run_job(options: Options, env: Mapping[str, str]) -> Ended:
                 "ETT_NODE": str(place.node),
                 "ETT_HANG_TIMEOUT": str(options.hang_timeout_s),
             }
-            ended = supervisor.run(command, environment)
+            errors, told_where = log_folder(command, env, run / f"torchelastic-{attempt}")
+            ended = supervisor.run(command, environment | told_where)
             end_ns = now_ns()
             outcome, cause, domain = _judge(ended)
+            if errors is not None:
+                raised = _raised(errors, log, run, attempt, began, here)
+                cause = raised if outcome == "failed" and raised and not ended.told else cause
             log.append(
                 {
                     "event": "end",
@@ -132,16 +142,20 @@ def _command(given: Sequence[str], as_is: bool) -> tuple[str, ...]:
     return tuple(given)
 
 
-def _default_name(command: Sequence[str]) -> str:
-    """The script's name (else the command's) and the time."""
+def _default_name(command: Sequence[str], env: Mapping[str, str]) -> str:
+    """The script's name (else the command's) and the time.
+
+    Under Slurm the job's number instead: all its nodes agree on it, and it outlives a requeue.
+    """
     script = next((Path(word).stem for word in command if word.endswith(".py")), None)
+    if env.get("SLURM_JOB_ID"):
+        return f"{script or Path(command[0]).name}-{env['SLURM_JOB_ID']}"
     return f"{script or Path(command[0]).name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
 
 
 def _placed(options: Options, found: Placement) -> Placement:
-    return Placement(
-        submitted_s=found.submitted_s,
-        allocated_s=found.allocated_s,
+    return replace(
+        found,
         node=found.node if options.node is None else options.node,
         nodes=found.nodes if options.nodes is None else options.nodes,
         head=options.head or found.head,
@@ -162,6 +176,38 @@ def _next_attempt(run: Path, node: int) -> int:
         pid, _ = last_beat(run) or (0, 0)
         raise RunError(f"{run}: in use by the launcher with pid {pid}; choose another --job")
     return last + 1
+
+
+def _given_anew(place: Placement, run: Path) -> Placement:
+    """The placement without its times if the last attempt ran in the same allocation."""
+    ends = [end.end_ns for end in read_launches(run, Clocks()).ends.values()]
+    over = max((end for end in ends if end is not None), default=None)
+    if over is None or place.allocated_s is None or place.allocated_s * 1e9 >= over:
+        return place
+    return replace(place, allocated_s=None, submitted_s=None)
+
+
+def _raised(
+    errors: Path, log: AttemptLog, run: Path, attempt: int, began: int, here: Anchor
+) -> str | None:
+    """What the last restart of a stock torchrun raised; earlier ones are written down here."""
+    last = last_restart(errors)
+    text = None
+    for failure in failures(errors, began + here.offset_ns):
+        if failure.restart == last:
+            text = failure.text
+        elif attempt_folder(run, attempt, failure.restart).exists():
+            log.append(
+                {
+                    "event": "end",
+                    "attempt": attempt,
+                    "restart": failure.restart,
+                    "t_ns": failure.wall_ns - here.offset_ns,
+                    "outcome": "failed",
+                    "cause": failure.text,
+                }
+            )
+    return text
 
 
 def _sync_clocks(place: Placement, here: Anchor, log: AttemptLog) -> ClockServer | None:
@@ -188,9 +234,7 @@ def _sync_clocks(place: Placement, here: Anchor, log: AttemptLog) -> ClockServer
     return None
 
 
-def _start_fact(
-    attempt: int, began: int, place: Placement, here: Anchor
-) -> dict[str, int | str | None]:
+def _start_fact(attempt: int, began: int, place: Placement, here: Anchor) -> dict[str, object]:
     def mono(wall_s: float | None) -> int | None:
         return None if wall_s is None else int(wall_s * 1e9) - here.offset_ns
 
@@ -200,6 +244,7 @@ def _start_fact(
         "t_ns": began,
         "submitted_ns": mono(place.submitted_s),
         "allocated_ns": mono(place.allocated_s),
+        "scheduler": place.said,
     }
 
 

@@ -1,7 +1,20 @@
-"""What the scheduler's environment says of a launch: when it was asked for, given, and where."""
+"""What the scheduler says of a launch: when it was asked for, given, and where.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+            asked for ┄┄┄┄┄┄┄┄ queue ┄┄┄┄┄┄┄┄ given ── the launcher starts
+Slurm       EligibleTime (≥ SubmitTime)       StartTime
+Kubernetes  the pod's creation                PodScheduled
+
+The environment is read first (ETT_* before Slurm's and Kubernetes'); what it leaves open is asked
+for, within a second. An answer that does not come is a note, not an error.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from torchett.launch.kubernetes import pod_times
+from torchett.launch.slurm import job_times
+
+ASK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,18 +26,67 @@ class Placement:
     node: int = 0
     nodes: int = 1
     head: str | None = None
+    said: Mapping[str, object] | None = None  # what the scheduler said, as it said it
+    note: str | None = None
 
 
 def placement(env: Mapping[str, str]) -> Placement:
-    """ETT_* variables first, then Slurm's."""
+    """What the environment alone says."""
     head = env.get("ETT_HEAD") or env.get("SLURM_LAUNCH_NODE_IPADDR")
+    node = _first(env, "ETT_NODE", "SLURM_NODEID", "PET_NODE_RANK", "JOB_COMPLETION_INDEX")
+    nodes = _first(env, "ETT_NODES", "SLURM_NNODES", "PET_NNODES")
     return Placement(
         submitted_s=_number(env.get("ETT_SUBMITTED")),
         allocated_s=_number(env.get("ETT_ALLOCATED") or env.get("SLURM_JOB_START_TIME")),
-        node=int(_number(env.get("ETT_NODE") or env.get("SLURM_NODEID")) or 0),
-        nodes=int(_number(env.get("ETT_NODES") or env.get("SLURM_NNODES")) or 1),
+        node=int(_number(node) or 0),
+        nodes=int(_number(nodes) or 1),
         head=head or None,
     )
+
+
+def asked(place: Placement, env: Mapping[str, str], born_s: float) -> Placement:
+    """The placement of a launcher born then, with the scheduler's answers where env is silent.
+
+    Only node 0 asks: its log says what the attempts were, and a thousand questions at once are
+    none to ask a controller.
+    """
+    if place.node or (place.submitted_s is not None and place.allocated_s is not None):
+        return in_order(place, born_s)
+    ask: Callable[[Mapping[str, str], float], tuple[dict[str, object], str | None]] | None = None
+    if "SLURM_JOB_ID" in env:
+        ask = job_times
+    elif "ETT_POD" in env or "KUBERNETES_SERVICE_HOST" in env:
+        ask = pod_times
+    if ask is None:
+        return in_order(place, born_s)
+    said, note = ask(env, ASK_S)
+    submitted, allocated = _known(said, "submitted_s"), _known(said, "allocated_s")
+    place = replace(
+        place,
+        submitted_s=place.submitted_s if place.submitted_s is not None else submitted,
+        allocated_s=place.allocated_s if place.allocated_s is not None else allocated,
+        said=said or None,
+        note=note,
+    )
+    return in_order(place, born_s)
+
+
+def in_order(place: Placement, born_s: float) -> Placement:
+    """Asked for ≤ given ≤ born: schedulers count whole seconds and have clocks of their own."""
+    allocated = None if place.allocated_s is None else min(place.allocated_s, born_s)
+    submitted = place.submitted_s
+    if submitted is not None:
+        submitted = min(submitted, born_s if allocated is None else allocated)
+    return replace(place, allocated_s=allocated, submitted_s=submitted)
+
+
+def _known(said: Mapping[str, object], key: str) -> float | None:
+    value = said.get(key)
+    return value if isinstance(value, float) else None
+
+
+def _first(env: Mapping[str, str], *keys: str) -> str | None:
+    return next((env[key] for key in keys if env.get(key)), None)
 
 
 def _number(text: str | None) -> float | None:

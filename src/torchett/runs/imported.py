@@ -85,6 +85,7 @@ def _attempt_lines(history: History) -> list[str]:
                     "domain": attempt.domain,
                 }
             )
+    facts += [{"event": "note", "text": note} for note in history.notes]
     if history.now_ns is not None:
         facts.append({"event": "now", "t_ns": history.now_ns})
     return [json.dumps({k: v for k, v in f.items() if v is not None}) + "\n" for f in facts]

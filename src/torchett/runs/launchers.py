@@ -137,6 +137,9 @@ def _take_event(fact: dict[str, Any], offset_ns: int, launches: Launches) -> Non
     if fact["event"] == "now":
         launches.now_ns = time("t_ns")
         return
+    if fact["event"] == "note":
+        launches.notes.append(str(fact["text"]))
+        return
     number, restart = int(fact["attempt"]), _whole(fact, "restart")
     launch = launches.attempts.setdefault((number, restart or 0), Launch())
     if fact["event"] == "start":

@@ -1,0 +1,97 @@
+"""Phases that begin in one callback and end in another."""
+
+import functools
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+from torchett.record import api
+from torchett.record.clock import now_ns
+
+F = TypeVar("F", bound=Callable[..., Any])
+log = logging.getLogger("torchett")
+
+
+_IMPORTED_NS = now_ns()
+
+
+def open_record() -> None:
+    """Open the record; what came after the adapter's import is set-up if nothing else says."""
+    api.past_span("pre_train", _IMPORTED_NS, now_ns())
+    api.init()
+
+
+class Phases:
+    """What is open at the moment: spans by account, and at most one step."""
+
+    def __init__(self) -> None:
+        self.off = False
+        self._spans: dict[str, AbstractContextManager[None]] = {}
+        self._step: AbstractContextManager[None] | None = None
+        self._idle_ns: int | None = None
+        self._stepped = False
+
+    def begin(self, account: str) -> None:
+        """From now on time counts under `account`."""
+        if account not in self._spans:
+            span = api.blocked(account)
+            span.__enter__()
+            self._spans[account] = span
+
+    def end(self, account: str) -> None:
+        """No longer; nothing if it was not begun."""
+        span = self._spans.pop(account, None)
+        if span is not None:
+            span.__exit__(None, None, None)
+
+    def end_all(self) -> None:
+        for account in list(self._spans):
+            self.end(account)
+
+    def step_begins(self, index: int) -> None:
+        """A step runs from now on; what came since `idle` was waiting for data."""
+        if self._idle_ns is not None:
+            account = "data_wait" if self._stepped else "get_first_batch_data"
+            api.past_span(account, self._idle_ns, now_ns())
+            self._idle_ns = None
+        if self._step is None:
+            self._step = api.step(index)
+            self._step.__enter__()
+
+    def step_ends(self) -> None:
+        """The step is over, and has done its work."""
+        if self._step is not None:
+            self._step.__exit__(None, None, None)
+            self._step, self._stepped = None, True
+
+    def step_is_void(self) -> None:
+        """What was begun as a step was none."""
+        self._step = None
+
+    def idle(self) -> None:
+        """From now on until a step begins, the loop waits for data."""
+        self._idle_ns = now_ns()
+
+    def busy(self) -> None:
+        """The loop does something else than waiting."""
+        self._idle_ns = None
+
+
+def harmless(hook: F) -> F:
+    """A method of an adapter (which has `phases`) that never raises: it turns the adapter off."""
+
+    @functools.wraps(hook)
+    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.phases.off:
+            return None
+        try:
+            return hook(self, *args, **kwargs)
+        except Exception as error:
+            self.phases.off = True
+            log.warning(
+                "torchett: %s is off: %s: %s", type(self).__name__, type(error).__name__, error
+            )
+            return None
+
+    return called  # type: ignore[return-value]

@@ -1,0 +1,381 @@
+"""A plain log made into a history: lines with a step number, and a clock.
+
+    2024-04-29 06:15:07 Setting OMP_NUM_THREADS …             an attempt begins
+    2024-04-29 06:18:02 step: 10  loss: 2.31 …                steps up to 10 are over
+    2024-04-29 06:18:40 saving checkpoint at iteration 10     … and the line that says it is saved
+    2024-04-29 06:20:00 Traceback (most recent call last):    if no step follows: it failed
+    2024-04-29 06:25:00 step: 4 …                             a step goes back: the next attempt
+
+The clock is the lines' time stamps; without any, the trainer's own (tqdm's elapsed time), or the
+sum of the times that steps say they took.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from torchett.ledger.history import History
+from torchett.model.errors import InputError
+from torchett.runs.importers.dialects import DIALECTS, NEVER, Dialect, around, spoken
+from torchett.runs.importers.draft import Draft, Told, Try
+from torchett.runs.importers.stamps import Reader, compiled, reader, stamp
+from torchett.runs.importers.ticks import Pace, Tick, pace, runs, stalled_s
+
+_RANK = re.compile(r"^\[(?:default|rank)?(\d+)\]:?\s?")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How to read the log, where a user knows better: patterns and the clock."""
+
+    step: str | None = None
+    time: str | None = None
+    checkpoint: str | None = None
+    start: str | None = None
+    dialect: str | None = None
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What was seen of one attempt."""
+
+    start_s: float
+    last_s: float
+    ticks: list[Tick] = field(default_factory=list)
+    resumed_at: int | None = None
+    spans: list[tuple[str, float, float]] = field(default_factory=list)
+    saves: dict[int, tuple[float, float | None]] = field(default_factory=dict)
+    failed: bool = False
+    preempted: bool = False
+    done: bool = False
+
+
+def parse(
+    lines: Iterable[str], name: str, job: str, told: Told, how: Reading | None = None
+) -> History:
+    """The history in the lines of a log."""
+    text = _one_rank([_COLOUR.sub("", line.rstrip("\n")) for line in lines])
+    how = how or Reading()
+    found = _dialect([line for _, line in text], how, name)
+    told_time = reader(how.time) if how.time else None
+    clock = _Clock(told_time or stamp, around(found))
+    clock.stamped = any(
+        clock.stamp(line) is not None for _, line in text if found.step.search(line)
+    )
+    if how.time and not clock.stamped:
+        raise InputError(
+            f"{name}:1: expected lines of steps with a time as --time says ('{how.time}'),"
+            " found none"
+        )
+    log = _Log(around(found), clock, _longest_bar(found, text))
+    for _, line in text:
+        log.take(line)
+    log.close()
+    attempts = log.attempts
+    if not any(seen.ticks for seen in attempts):
+        raise InputError(
+            f"{name}:{len(text) or 1}: expected lines with a step and a time, found none;"
+            " say how they look with --step and --time"
+        )
+    return _history(attempts, found, job, name, told, log, clock)
+
+
+def _dialect(lines: list[str], how: Reading, name: str) -> Dialect:
+    known = {dialect.name: dialect for dialect in DIALECTS}
+    if how.dialect is not None and how.dialect not in known:
+        raise InputError(f"--dialect: expected one of {', '.join(known)}, found '{how.dialect}'")
+    found = known[how.dialect] if how.dialect else spoken(lines)
+    if how.step is not None:
+        step = compiled(how.step, "--step")
+        if not step.groups:
+            raise InputError(f"--step: expected a group around the number, found '{how.step}'")
+        found = replace(found or DIALECTS[-1], step=step)
+    if found is None:
+        raise InputError(
+            f"{name}:1: expected a log of training steps, found no line with a step;"
+            " say how one looks with --step REGEX"
+        )
+    if how.checkpoint is not None:
+        saved = compiled(how.checkpoint, "--checkpoint")
+        found = replace(found, saved=saved, saving=NEVER)
+    if how.start is not None:
+        found = replace(found, begun=compiled(how.start, "--start"))
+    return found
+
+
+def _one_rank(lines: list[str]) -> list[tuple[int, str]]:
+    """Numbered lines; where ranks write into one log, those of the lowest that logs steps."""
+    out: list[tuple[int, str]] = []
+    ranks: dict[int, int] = {}
+    marked: list[tuple[int, int | None, str]] = []
+    steps = re.compile("|".join(f"(?:{_unnamed(d.step)})" for d in DIALECTS))
+    for number, line in enumerate(lines, 1):
+        for part in line.split("\r"):
+            rank = _RANK.match(part)
+            mine = int(rank.group(1)) if rank else None
+            rest = part[rank.end() :] if rank else part
+            marked.append((number, mine, rest))
+            if mine is not None and steps.search(rest):
+                ranks[mine] = ranks.get(mine, 0) + 1
+    kept = min(ranks, default=None)
+    for number, mine, rest in marked:
+        if kept is None or mine is None or mine == kept:
+            out.append((number, rest))
+    return out
+
+
+def _longest_bar(dialect: Dialect, text: list[tuple[int, str]]) -> int:
+    found = (dialect.step.search(line) for _, line in text)
+    return max((int(_group(step, "size") or 0) for step in found if step), default=0)
+
+
+def _unnamed(pattern: re.Pattern[str]) -> str:
+    """The pattern without names for its groups, to stand beside others."""
+    return re.sub(r"\(\?P<\w+>", "(?:", pattern.pattern).replace("(?i)", "")
+
+
+class _Clock:
+    """When a line was written, in seconds."""
+
+    def __init__(self, stamp: Reader, dialect: Dialect) -> None:
+        self.stamp, self.stamped = stamp, True
+        self._dialect = dialect
+        self._now: float | None = None
+        self._base = 0.0
+        self._index = -1
+        self.back_s = 0.0
+
+    def read(self, line: str, step: re.Match[str] | None) -> float | None:
+        """The line's time; never before that of the line before."""
+        found = self.stamp(line) if self.stamped else self._own(step)
+        if found is None:
+            return None
+        if self._now is not None and found < self._now:
+            self.back_s = max(self.back_s, self._now - found)
+            found = self._now
+        self._now = found
+        return found
+
+    def _own(self, step: re.Match[str] | None) -> float | None:
+        """Without stamps: elapsed times, or the sum of what steps took."""
+        if step is None:
+            return self._now
+        elapsed = _group(step, "elapsed")
+        if elapsed is not None:
+            seconds = 0.0
+            for part in elapsed.split(":"):
+                seconds = 60 * seconds + float(part)
+            if self._now is not None and self._base + seconds < self._now:
+                self._base = self._now  # a bar that starts anew
+            return self._base + seconds
+        index, took = _index(step), _took(step)
+        if index is None or took is None:
+            return None
+        stride = index - self._index if 0 <= self._index < index else 1
+        self._index = index
+        return (self._now or 0.0) + stride * took
+
+
+class _Log:
+    """Takes a log line by line and keeps what each attempt was seen to do."""
+
+    def __init__(self, dialect: Dialect, clock: _Clock, size: int) -> None:
+        self._dialect, self._clock, self._size = dialect, clock, size
+        self.attempts: list[_Seen] = []
+        self.repeated = 0
+        self.untimed = 0
+        self._begins = False
+        self._unplaced: list[int] = []
+
+    def take(self, line: str) -> None:
+        known = self._dialect
+        step = known.step.search(line)
+        t_s = self._clock.read(line, step)
+        if t_s is None:
+            self._take_untimed(line, step)
+            return
+        begins = self._begins or known.begun.search(line) is not None
+        self._begins = False
+        if not self.attempts or (begins and self._is_over()):
+            self.attempts.append(_Seen(t_s, t_s))
+        seen = self.attempts[-1]
+        for at in self._unplaced:
+            seen.saves[at] = t_s, t_s
+        self._unplaced.clear()
+        if step is not None:
+            seen = self._take_step(step, t_s)
+        elif found := known.resumed.search(line):
+            seen = self._take_resumed(found, t_s)
+        elif found := known.restored.search(line):
+            seen.spans.append(("checkpoint_restore", t_s - float(found["seconds"]), t_s))
+        elif found := known.evaluated.search(line):
+            seen.spans.append(("evaluation", t_s - float(found["seconds"]), t_s))
+        elif found := known.saved.search(line):
+            at = self._saved_step(found, seen)
+            seen.saves[at] = seen.saves.get(at, (t_s, None))[0], t_s
+        elif found := known.saving.search(line):
+            seen.saves.setdefault(self._saved_step(found, seen), (t_s, None))
+        self._take_end(line, seen)
+        seen.last_s = max(seen.last_s, t_s)
+
+    def _take_untimed(self, line: str, step: re.Match[str] | None) -> None:
+        """A line without a time: what it tells had happened when the next one was written."""
+        if step is not None:
+            self.untimed += 1
+        elif self._dialect.begun.search(line):
+            self._begins = True
+        elif self.attempts:
+            seen = self.attempts[-1]
+            if found := self._dialect.saved.search(line):
+                self._unplaced.append(self._saved_step(found, seen))
+            elif found := self._dialect.resumed.search(line):
+                self._take_resumed(found, seen.last_s)
+            self._take_end(line, seen)
+
+    def close(self) -> None:
+        """No more lines: a save that was told of without a time was over by the last."""
+        for at in self._unplaced:
+            self.attempts[-1].saves[at] = self.attempts[-1].last_s, self.attempts[-1].last_s
+
+    def _take_step(self, step: re.Match[str], t_s: float) -> _Seen:
+        seen, index = self.attempts[-1], _index(step)
+        if index is None or self._is_another_bar(step):
+            return seen
+        if seen.ticks and index == seen.ticks[-1].index:
+            self.repeated += 1
+            return seen
+        if seen.ticks and index < seen.ticks[-1].index:
+            seen = _Seen(t_s, t_s)
+            self.attempts.append(seen)
+        took_s = _took(step) or 0.0
+        if not seen.ticks:
+            took_s = min(took_s, t_s - seen.start_s) if self._clock.stamped else took_s
+            seen.start_s = min(seen.start_s, t_s - took_s)
+        seen.ticks.append(Tick(index, t_s, took_s))
+        seen.failed = seen.preempted = False  # it went on
+        return seen
+
+    def _is_another_bar(self, step: re.Match[str]) -> bool:
+        """An evaluation's progress bar is not the training's, which is the longest."""
+        size = _group(step, "size")
+        return size is not None and _group(step, "epoch") is None and int(size) != self._size
+
+    def _take_end(self, line: str, seen: _Seen) -> None:
+        if self._dialect.done.search(line):
+            seen.done = True
+        elif self._dialect.preempted.search(line):
+            seen.preempted = True
+        elif self._dialect.failed.search(line):
+            seen.failed = True
+
+    def _take_resumed(self, found: re.Match[str], t_s: float) -> _Seen:
+        """A trainer that says where it goes on is a new one if the last had taken steps."""
+        first, last = _group(found, "first"), _group(found, "step")
+        if not first and not last:
+            return self.attempts[-1]
+        if self.attempts[-1].ticks:
+            self.attempts.append(_Seen(t_s, t_s))
+        self.attempts[-1].resumed_at = int(first) if first else int(last or 0) + 1
+        return self.attempts[-1]
+
+    def _saved_step(self, found: re.Match[str], seen: _Seen) -> int:
+        """The step a checkpoint holds: as its line says, else the last that was logged."""
+        said = _group(found, "step")
+        if said is None and found.re.groups and "step" not in found.re.groupindex:
+            said = next((g for g in found.groups() if g and g.isdigit()), None)
+        if said is not None:
+            return int(said)
+        return seen.ticks[-1].index if seen.ticks else -1
+
+    def _is_over(self) -> bool:
+        seen = self.attempts[-1]
+        return bool(seen.ticks) or seen.failed or seen.preempted
+
+
+def _history(
+    attempts: list[_Seen],
+    dialect: Dialect,
+    job: str,
+    name: str,
+    told: Told,
+    log: _Log,
+    clock: _Clock,
+) -> History:
+    draft = Draft(job)
+    usual = pace([seen.ticks for seen in attempts])
+    draft.notes.append(
+        f"read as a log of {dialect.name}: {sum(len(s.ticks) for s in attempts)} lines of steps,"
+        f" {len(attempts)} attempts; what happened before an attempt's first line of a step is"
+        " not known"
+    )
+    stalls, over_s = 0, 0.0
+    for seen in attempts:
+        gaps, seconds = _add_attempt(draft, seen, usual, told.stall)
+        stalls, over_s = stalls + gaps, over_s + seconds
+    if stalls:
+        draft.notes.append(
+            f"{stalls} steps took more than {told.stall:g} × the usual {usual.step_s:.3f} s; what"
+            f" was over, {over_s:.1f} s, is other_in_loop where no line explains it"
+        )
+    if not clock.stamped:
+        draft.notes.append("no time stamps: time is pieced together from what lines of steps say")
+    if clock.back_s > 1:
+        draft.notes.append(
+            f"time stamps go back by up to {clock.back_s:.1f} s: held where they were"
+        )
+    if log.repeated:
+        draft.notes.append(f"{log.repeated} lines repeat the step before them: left out")
+    if log.untimed:
+        draft.notes.append(f"{log.untimed} lines of steps have no time: left out")
+    draft.tell(told, name)
+    return draft.history(told.ranks)
+
+
+def _add_attempt(draft: Draft, seen: _Seen, usual: Pace, stall: float) -> tuple[int, float]:
+    given = Try(start_s=seen.start_s)
+    draft.tries.append(given)
+    found = runs(seen.ticks, usual, stall=stall, resumed_at=seen.resumed_at)
+    for run in found:
+        draft.step(0, run.index, run.t0_s, run.t1_s, run.count)
+    for account, t0, t1 in seen.spans:
+        draft.span(0, account, max(t0, seen.start_s), t1)
+    for step, (begun_s, saved_s) in seen.saves.items():
+        after = next((tick.t_s for tick in seen.ticks if tick.t_s > begun_s), None)
+        if saved_s is not None and saved_s > begun_s:
+            draft.span(0, "checkpoint_blocked", begun_s, min(saved_s, after or saved_s))
+        # Without a line that says so, a save was over when the next step was.
+        durable = saved_s if saved_s is not None else after
+        if durable is None and seen.done:
+            durable = seen.last_s
+        if durable is not None and step >= 0:
+            draft.saved(step, durable)
+    if seen.done or seen.failed or seen.preempted:
+        given.end_s = seen.last_s
+        ended_well = seen.done and not seen.failed and not seen.preempted
+        given.outcome = "success" if ended_well else "preempted" if seen.preempted else "failed"
+        given.cause = "preemption" if given.outcome == "preempted" else None
+    return stalled_s(seen.ticks, found)
+
+
+def _group(found: re.Match[str], name: str) -> str | None:
+    """A named group, in whichever alternative of the pattern it stands."""
+    named = found.re.groupindex
+    return next((found[key] for key in (name, f"{name}_") if key in named and found[key]), None)
+
+
+def _index(found: re.Match[str]) -> int | None:
+    text = _group(found, "step")
+    if text is None:
+        text = next((g for g in found.groups() if g and g.isdigit()), None)
+    if text is None or len(text) > 18:
+        return None
+    epoch, size = _group(found, "epoch"), _group(found, "size")
+    return int(text) + (int(epoch) * int(size) if epoch and size else 0)
+
+
+def _took(found: re.Match[str]) -> float | None:
+    millis, seconds = _group(found, "millis"), _group(found, "seconds")
+    if millis is not None:
+        return float(millis) / 1e3
+    return float(seconds) if seconds is not None else None

@@ -1,0 +1,78 @@
+"""`ett import --format …` as a user types it: a run, or one line and nothing left behind."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from torchett.cli.main import main
+
+GOODPUT = [{"job_start_time": 0}, {"step_count": 0, "step_start_time": 2}, {"job_end_time": 9}]
+FILES = {
+    "goodput": "".join(json.dumps({"job_name": "a"} | entry) + "\n" for entry in GOODPUT),
+    "csv": "t,step\n0,1\n1,2\n2,3\n",
+    "log": "".join(f"2026-01-01 00:00:{i:02d} step {i} loss 2.0\n" for i in range(9)),
+    "torchtitan": "".join(
+        json.dumps({"rank": 0, "time_us": t, "log_type": "event", "log_type_name": n, "step": 1})
+        + "\n"
+        for n, t in (("step_start", 10**6), ("step_end", 3 * 10**6))
+    ),
+}
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ETT_RUNS", str(tmp_path / "runs"))
+    return tmp_path / "runs"
+
+
+def ett(*args: str) -> Result:
+    return CliRunner().invoke(main, args)
+
+
+@pytest.mark.parametrize("form", FILES)
+def test_each_format_becomes_a_run_whose_sum_holds(form: str, runs: Path, tmp_path: Path) -> None:
+    file = tmp_path / f"{form}.txt"
+    file.write_text(FILES[form])
+    said = ett("import", str(file), "old", "--format", form)
+    assert said.exit_code == 0, said.output
+    found = json.loads(ett("report", "old", "--json").stdout)
+    assert sum(found["accounts"].values()) == pytest.approx(found["rank_seconds"], abs=1e-6)
+    assert found["last_step"] is not None
+    assert found["notes"]  # what the file does not tell is said, and kept
+
+
+@pytest.mark.parametrize("form", FILES)
+def test_what_is_not_of_the_format_is_one_line_and_no_run(
+    form: str, runs: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "bad.txt"
+    file.write_text("what is this?\n")
+    said = ett("import", str(file), "old", "--format", form)
+    assert said.exit_code == 2
+    assert said.stderr.startswith(f"ett: {file}:1: expected")
+    assert said.stderr.count("\n") == 1
+    assert not runs.exists() or not list(runs.iterdir())
+
+
+def test_a_folder_of_torchtitan_is_one_job(runs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "structured_logs"
+    folder.mkdir()
+    assert ett("import", str(folder), "t", "--format", "torchtitan").exit_code == 2
+    for rank in (0, 1):
+        text = FILES["torchtitan"].replace('"rank": 0', f'"rank": {rank}')
+        (folder / f"training.global_rank_{rank}.jsonl").write_text(text)
+    assert ett("import", str(folder), "t", "--format", "torchtitan").exit_code == 0
+    assert json.loads(ett("report", "t", "--json").stdout)["ranks"] == 2
+
+
+def test_times_that_the_user_adds(runs: Path, tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("t,step\n2026-01-01 00:01:00,1\n2026-01-01 00:02:00,2\n")
+    told = ("--format", "csv", "--began", "2026-01-01T00:00:00Z", "--ended", "2026-01-01T00:04:00Z")
+    assert ett("import", str(file), "a", *told).exit_code == 0
+    found = json.loads(ett("report", "a", "--json").stdout)
+    assert found["accounts"] == {"effective": 60, "unattributed": 60, "teardown": 120}
+    said = ett("import", str(file), "b", "--format", "csv", "--began", "noon")
+    assert (said.exit_code, said.stderr[:16]) == (2, "ett: --began: ex")
