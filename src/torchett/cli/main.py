@@ -8,6 +8,7 @@ import click
 
 from torchett import __version__
 from torchett.cli.speak import print_json, print_rich, speaks_plainly
+from torchett.cli.startup import startup
 from torchett.model.errors import EttError
 
 
@@ -15,6 +16,9 @@ from torchett.model.errors import EttError
 @click.version_option(__version__, prog_name="ett")
 def main() -> None:
     """Effective training time: every second of every rank in exactly one account."""
+
+
+main.add_command(startup)
 
 
 @main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -36,6 +40,7 @@ def main() -> None:
 @click.option(
     "--progress", default=30.0, show_default=True, help="Seconds between lines; 0 for none."
 )
+@click.option("--audit", is_flag=True, help="Write down what communication costs the start-up.")
 @click.option("--node", type=click.IntRange(0), help="This node's number, 0 is the head.")
 @click.option("--nodes", type=click.IntRange(1), help="How many nodes run this job.")
 @click.option("--head", help="HOST[:PORT] of node 0, to compare clocks with.")
@@ -48,6 +53,7 @@ def run(
     standby: bool,
     hang_timeout: float,
     progress: float,
+    audit: bool,
     node: int | None,
     nodes: int | None,
     head: str | None,
@@ -68,6 +74,7 @@ def run(
         node=node,
         nodes=nodes,
         head=head,
+        aboard=("torchett.startup.audit",) if audit else (),
     )
     ended = run_job(options, os.environ)
     if ended.node == 0:
