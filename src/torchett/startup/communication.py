@@ -38,6 +38,7 @@ class Site:
     unsplit_ns: int = 0
     bytes: int = 0
     last: Counter[int] = field(default_factory=Counter)  # rank → how often it came last
+    kept_ns: Counter[int] = field(default_factory=Counter)  # rank → how long others waited for it
 
     @property
     def total_ns(self) -> int:
@@ -60,6 +61,7 @@ class Site:
             "per_rank_s": self.per_rank_ns / 1e9,
             "bytes": self.bytes,
             "last": {str(rank): n for rank, n in self.last.most_common(8)},
+            "waited_for_s": {str(rank): ns / 1e9 for rank, ns in self.kept_ns.most_common(8)},
         }
 
 
@@ -224,6 +226,7 @@ def _sites(ranks: Mapping[int, _Rank], until: Mapping[int, int]) -> list[Site]:
                 last = max(calls, key=lambda other: calls[other][k].t0_ns)
                 wait = min(max(calls[last][k].t0_ns - call.t0_ns, 0), call.took_ns)
                 site.wait_ns += wait
+                site.kept_ns[last] += wait
                 site.work_ns += call.took_ns - wait
                 if last == rank and len(calls) > 1:
                     site.last[rank] += 1
@@ -301,18 +304,18 @@ def _too_many(sites: Sequence[Site]) -> Iterable[Finding]:
 
 def _late(sites: Sequence[Site]) -> Iterable[Finding]:
     for site in sites:
-        wait_ns = site.wait_ns // max(site.ranks - 1, 1)
-        if wait_ns < _LONG_NS or not site.last:
-            continue
-        rank, times = site.last.most_common(1)[0]
-        if times * 2 <= site.last.total():
-            continue
-        of = f"{times} of {site.last.total()} " if site.last.total() > 1 else ""
-        text = (
-            f"rank {rank} came last to {of}{site.name} at {_said(site)}:"
-            f" the others waited {wait_ns / 1e9:.2f} s each"
-        )
-        yield Finding(kind="late", text=text, won_ns=wait_ns)
+        for rank, kept_ns in site.kept_ns.most_common(1):
+            wait_ns = kept_ns // max(site.ranks - 1, 1)
+            if wait_ns < _LONG_NS or 2 * kept_ns <= site.wait_ns:
+                continue  # little, or not one rank's doing
+            of = f"{site.last[rank]} of {site.calls} " if site.calls > 1 else ""
+            planned = "torchrec" in site.where and site.name == "broadcast_object_list"
+            hint = " (a kept plan: torchett.startup.sharding_plans)" if planned else ""
+            text = (
+                f"rank {rank} came last to {of}{site.name} at {_said(site)}:"
+                f" the others waited {wait_ns / 1e9:.2f} s each{hint}"
+            )
+            yield Finding(kind="late", text=text, won_ns=wait_ns)
 
 
 def _twins(groups: Sequence[Group]) -> Iterable[Finding]:

@@ -96,7 +96,7 @@ def _looked_up(
 
 
 def plan_key(planner: Any, module: Any, sharders: Any) -> str:
-    """A name for the plan: equal if all that it is made from is. ValueError if that has no words."""
+    """A name for the plan, equal if all that it is made from is; ValueError where words fail."""
     import torch
     import torchrec
 

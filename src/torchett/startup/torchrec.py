@@ -297,9 +297,7 @@ def _of_the_plan(module: Any, one: _Wanted) -> Metadata:
     tensor = one.local_shards[0].tensor if one.local_shards else None
     properties = TensorProperties(
         dtype=data_type_to_dtype(config.data_type) if tensor is None else tensor.dtype,
-        requires_grad=sharding.compute_kernel == "dense"
-        if tensor is None
-        else tensor.requires_grad,
+        requires_grad=False if tensor is None else tensor.requires_grad,
         pin_memory=False if tensor is None else tensor.is_pinned(),
     )
     return ShardedTensorMetadata(
