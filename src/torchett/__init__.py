@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from torchett.startup import (
         Plan,
         background_imports,
+        gather_objects_together,
+        lazy_groups,
         remember_shapes,
         synthetic_like,
         warm_up,
@@ -27,7 +29,9 @@ __all__ = [
     "background_imports",
     "blocked",
     "checkpoint_durable",
+    "gather_objects_together",
     "init",
+    "lazy_groups",
     "remember_shapes",
     "stage",
     "step",

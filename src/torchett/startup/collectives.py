@@ -45,7 +45,7 @@ def _cells(c10d: ModuleType) -> Iterator[tuple[str, CellType]]:
     """Name and cell of every function that torch's loggers wrap, each once."""
     seen = set[int]()
     for name, function in list(vars(c10d).items()):
-        if not isinstance(function, FunctionType) or name in _INTERNAL:
+        if type(function) is not FunctionType or name in _INTERNAL:
             continue
         code = function.__code__
         if "func" not in code.co_freevars or not code.co_filename.endswith("c10d_logger.py"):

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchett.startup.collectives import OBJECT_COLLECTIVES
+from torchett.startup.groups import PREFIX
 
 _MANY = 8  # object collectives from one place that are worth a word
 _LONG_NS = 100_000_000  # waiting at one place, a rank, that is worth a word
@@ -336,7 +337,7 @@ def _twins(groups: Sequence[Group]) -> Iterable[Finding]:
 
 def _unused(groups: Sequence[Group]) -> Iterable[Finding]:
     for group in groups:
-        if group.uses == 0 and not group.is_world:
+        if group.uses == 0 and not group.is_world and not group.name.startswith(PREFIX):
             when = "never used" if group.settled else "not used before the first step"
             text = (
                 f"the {group.backend} group of ranks {group.ranks} made at {_said(group)}"
