@@ -110,6 +110,14 @@ def test_groups_are_known_with_their_members_and_uses(audited: tuple[Path, dict[
     assert {one["uses_until"] for one in groups} == {"end"}
 
 
+def test_what_was_sent_is_counted_by_torchs_own_recorder(
+    audited: tuple[Path, dict[str, Any]],
+) -> None:
+    """An object gather is two gathers of tensors."""
+    gathers = [one for one in audited[1]["native"] if "gather" in one["operation"]]
+    assert sum(one["calls"] for one in gathers) == 2 * 10
+
+
 def test_the_findings_say_what_to_do(audited: tuple[Path, dict[str, Any]]) -> None:
     kinds = {finding["kind"] for finding in audited[1]["findings"]}
     assert {"too_many", "late", "same_group", "unused_group"} <= kinds

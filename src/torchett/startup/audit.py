@@ -8,9 +8,10 @@ Each rank writes down its own arrivals and when it was done; only a reader who h
 split waiting from work (see `communication`). What is nested in another collective belongs to the
 outermost one: an all_gather_object is one call, and its bytes are those of the tensors it sends.
 
-The audit goes on until the first optimizer step begins, and then takes its hooks out; what is left
-is to look at exit which of the groups were ever used. Of a call with async_op, or of one that a
-GPU's stream runs later, only the time until it returned is known.
+The audit goes on until the first optimizer step begins, and then takes its hooks out; what C++ has
+sent until then is taken from torch's flight recorder, and what is left is to look at exit which of
+the groups were ever used. Of a call with async_op, or of one that a GPU's stream runs later, only
+the time until it returned is known.
 """
 
 import atexit
@@ -33,6 +34,7 @@ from torchett.startup.collectives import (
     Function,
     backend_of,
     bytes_of,
+    flight_recorder,
     given,
     group_name,
     group_ranks,
@@ -106,6 +108,7 @@ class Audit:
         if restore is not None:
             restore()
             self._guarded(self._write, final=False)
+            self._guarded(self._write_native)
 
     # Around a call ---------------------------------------------------------------------------
 
@@ -288,6 +291,11 @@ class Audit:
             fact["final"] = final
         if fact:
             api.note(KIND, fact)
+
+    def _write_native(self) -> None:
+        """Note what torch's flight recorder saw, where this rank has a group at all."""
+        if self._groups and (native := flight_recorder()):
+            api.note(KIND, {"native": native})
 
     def _watch_destroy(self, c10d: ModuleType) -> None:
         """Ask groups how often they were used before they are destroyed."""

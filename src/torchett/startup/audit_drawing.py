@@ -4,6 +4,7 @@ collective         calls  a rank  waiting     work   bytes  at
 all_gather_object     64  0.92 s   0.10 s   0.82 s  1.2 MB  torchrec/distributed/embedding.py:1070
 """
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from torchett.startup.communication import Communication, Site
@@ -37,10 +38,21 @@ def draw_communication(found: Communication, *, sites: int = 20) -> "RenderableT
             f" {_s(waiting)} of it waiting for peers; {groups} groups"
         )
     )
+    if found.native:
+        lines.append(Text(_native(found), style="dim"))
     lines += [Text(f"• {finding.text}", style="bold") for finding in found.findings]
     if not found.findings:
         lines.append(Text("• nothing stands out"))
     return Group(*lines)
+
+
+def _native(found: Communication) -> str:
+    """What torch's flight recorder counted, C++ included: "gloo:broadcast 12, …"."""
+    counts = Counter[str]()
+    for _, operation, calls, _ in found.native:
+        counts[operation] += calls
+    said = ", ".join(f"{operation} {calls}" for operation, calls in counts.most_common())
+    return f"sent by then, C++ and the insides of object collectives counted: {said}"
 
 
 def _cells(site: Site) -> tuple[str, ...]:

@@ -114,6 +114,7 @@ class Communication:
     sites: tuple[Site, ...]
     groups: tuple[Group, ...]
     findings: tuple[Finding, ...]
+    native: tuple[tuple[str, str, int, int], ...] = ()  # group, operation, calls, bytes a rank
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -124,6 +125,10 @@ class Communication:
             "sites": [site.to_json() for site in self.sites],
             "groups": [group.to_json() for group in self.groups],
             "findings": [finding.to_json() for finding in self.findings],
+            "native": [
+                {"group": group, "operation": operation, "calls": calls, "bytes": size}
+                for group, operation, calls, size in self.native
+            ],
         }
 
 
@@ -145,6 +150,7 @@ class _Rank:
     more: "defaultdict[int, list[int]]" = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
     groups: list[dict[str, Any]] = field(default_factory=list)
     uses: dict[str, tuple[int | None, bool]] = field(default_factory=dict)
+    native: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
 
 
 def communication(
@@ -174,6 +180,7 @@ def communication(
         sites=tuple(sites),
         groups=tuple(groups),
         findings=tuple(_findings(sites, groups)),
+        native=tuple(_native(ranks)),
     )
 
 
@@ -191,6 +198,8 @@ def _take(rank: _Rank, offset_ns: int, fact: Any) -> None:
         counted[0] += int(calls)
         counted[1] += int(us) * 1000
     rank.groups += fact.get("groups", ())
+    for group, operation, calls, size in fact.get("native", ()):
+        rank.native[str(group), str(operation)] = (int(calls), int(size))
     for name, count in fact.get("uses", {}).items():
         if not rank.uses.get(name, (None, False))[1]:
             rank.uses[name] = (count, bool(fact.get("final")))
@@ -249,6 +258,14 @@ def _matched(ranks: Mapping[int, _Rank], calls: Mapping[int, Sequence[_Call]]) -
         if len({site and site[0] for site in known}) != 1:
             return k
     return min((len(mine) for mine in calls.values()), default=0)
+
+
+def _native(ranks: Mapping[int, _Rank]) -> Iterable[tuple[str, str, int, int]]:
+    """What the flight recorders saw, of the rank that ran most of it."""
+    keys = {key: None for one in ranks.values() for key in one.native}
+    for group, operation in keys:
+        seen = (one.native.get((group, operation), (0, 0)) for one in ranks.values())
+        yield group, operation, *max(seen)
 
 
 def _groups(ranks: Mapping[int, _Rank]) -> list[Group]:
