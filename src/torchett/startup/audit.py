@@ -115,10 +115,12 @@ class Audit:
     def _around(self, name: str, function: Function) -> Function:
         place = place_of(function, "group")
         makes_group = name in GROUP_MAKERS
-        thread = self._thread
+        thread, torch = self._thread, sys.modules["torch"]
 
         @functools.wraps(function)
         def audited(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():  # traced by torch.compile: as if we were not here
+                return function(*args, **kwargs)
             if thread.depth:
                 if not makes_group:
                     thread.nested_bytes += bytes_of(args, kwargs)
