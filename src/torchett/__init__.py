@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from torchett.startup import (
         Plan,
         background_imports,
+        gather_objects_together,
+        lazy_groups,
         remember_shapes,
         synthetic_like,
         warm_up,
@@ -29,7 +31,9 @@ __all__ = [
     "blocked",
     "checkpoint_durable",
     "compile",
+    "gather_objects_together",
     "init",
+    "lazy_groups",
     "remember_shapes",
     "stage",
     "step",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torchett.compile.signing import Key
 
 
-@click.group()
+@click.group("compile")
 def compile_() -> None:
     """Compile once, reuse everywhere, recompile never."""
 

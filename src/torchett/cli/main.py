@@ -12,6 +12,7 @@ from torchett.cli.checkpoint import checkpoint
 from torchett.cli.compile import compile_
 from torchett.cli.exchange import export, import_
 from torchett.cli.speak import print_json, print_rich, speaks_plainly
+from torchett.cli.startup import startup
 from torchett.model.errors import EttError
 
 
@@ -19,9 +20,6 @@ from torchett.model.errors import EttError
 @click.version_option(__version__, prog_name="ett")
 def main() -> None:
     """Effective training time: every second of every rank in exactly one account."""
-
-
-main.add_command(checkpoint)
 
 
 @main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -55,6 +53,7 @@ main.add_command(checkpoint)
     help="Recognise steps, waits, saves and so on in scripts that do not record them"
     " (default: yes, unless --as-is).",
 )
+@click.option("--audit", is_flag=True, help="Write down what communication costs the start-up.")
 @click.option("--node", type=click.IntRange(0), help="This node's number, 0 is the head.")
 @click.option("--nodes", type=click.IntRange(1), help="How many nodes run this job.")
 @click.option("--head", help="HOST[:PORT] of node 0, to compare clocks with.")
@@ -70,6 +69,7 @@ def run(
     progress: float,
     compile_cache: str | None,
     hooks: bool | None,
+    audit: bool,
     node: int | None,
     nodes: int | None,
     head: str | None,
@@ -80,7 +80,9 @@ def run(
     from torchett.launch.run import Options, run_job
     from torchett.launch.supervise import leave_like
 
-    levers = Levers(hooks=not as_is if hooks is None else hooks, compile_cache=compile_cache)
+    levers = Levers(
+        hooks=not as_is if hooks is None else hooks, compile_cache=compile_cache, audit=audit
+    )
     options = Options(
         command=command,
         job=job,
@@ -175,13 +177,8 @@ def compare(a: str, b: str, as_json: bool) -> None:
         print_rich(comparison(ours, theirs))
 
 
-main.add_command(import_)
-main.add_command(export)
-
-
-main.add_command(bench)
-main.add_command(compile_, "compile")
-
+for command in (import_, export, startup, compile_, checkpoint, bench):
+    main.add_command(command)
 
 if __name__ == "__main__":
     main()

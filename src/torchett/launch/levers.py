@@ -13,12 +13,14 @@ class Levers:
 
     hooks: bool = True
     compile_cache: str | None = None  # path or URL
+    audit: bool = False
 
     @property
     def aboard(self) -> tuple[str, ...]:
         """The modules, each with a function `board()`: see record.boarding."""
         chosen = {
             "torchett.record.hooks": self.hooks,
+            "torchett.startup.audit": self.audit,
             "torchett.compile.board": self.compile_cache is not None,
         }
         return tuple(name for name, wanted in chosen.items() if wanted)

@@ -125,10 +125,16 @@ class RunReader:
 
     def facts(self, kind: str) -> Iterator[tuple[int, int, Any]]:
         """Attempt, rank and fact of everything that levers noted under `kind`."""
+        for number, rank, _, fact in self.placed_facts(kind):
+            yield number, rank, fact
+
+    def placed_facts(self, kind: str) -> Iterator[tuple[int, int, int, Any]]:
+        """As `facts`, and third: what to add to a fact's times to get them on the job's clock."""
         for flight in self.flights:
+            placing = self._placing[flight.path]
             for known, fact in flight.facts:
                 if known == kind:
-                    yield self._placing[flight.path].number, flight.rank, fact
+                    yield placing.number, flight.rank, placing.offset_ns, fact
 
     def _forget(self) -> None:
         self._flights, self._placing, self._posted = {}, {}, []

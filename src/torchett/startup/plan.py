@@ -39,6 +39,7 @@ from typing import Any, TypeVar
 
 from torchett.model.accounts import BY_NAME, is_own
 from torchett.record import init
+from torchett.record.api import note
 from torchett.record.clock import now_ns
 from torchett.startup.crew import Crew, required, takes_results
 from torchett.startup.plan_run import PastSpan, PlanRun, record_run, to_flight_record
@@ -186,6 +187,8 @@ def _check(
 def _record(run: PlanRun, past_span: PastSpan | None) -> None:
     try:
         record_run(run, past_span or to_flight_record)
+        if past_span is None:
+            note("plan", run.to_json())
     except Exception as error:  # a plan that ran well must not end in our trouble
         log.warning("torchett: the plan's stages were not recorded: %r", error)
 
