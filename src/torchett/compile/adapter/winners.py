@@ -105,8 +105,7 @@ def _note_descent(tuner: Any, began: Any, winner: Any, results: list[Any]) -> No
     _tuned.losers.update(hashes - {winner.cache_hash})
     for result in (*results, *tuner.compile_results):
         if _hash(result) == winner.cache_hash:
-            kept = copy.copy(result)
-            kept.kernel = copy.deepcopy(result.kernel)
+            kept = _copied(result)
             kept.config = copy.deepcopy(winner.config)
             kept.config.found_by_coordesc = True
             _tuned.results[_name(tuner)] = kept
@@ -185,13 +184,19 @@ def _settled(bundled: Any) -> Any:
         chosen = _tuned.hashes.get(name)
         found = next((r for r in tuner.compile_results if _hash(r) == chosen), None)
     if found is not None and any(type(r) is type(found) for r in tuner.compile_results):
-        kept = copy.copy(found)
-        kept.kernel = copy.deepcopy(found.kernel)
-        kept.kernel.cubin_raw = None  # the bundle has the file
-        tuner.compile_results = [kept]
+        tuner.compile_results = [_copied(found)]
         # It would compile further configurations to choose from when it is loaded.
         tuner.inductor_meta = {**tuner.inductor_meta, "dynamic_scale_rblock": False}
     return bundled
+
+
+def _copied(result: Any) -> Any:
+    """A copy that can be pickled, of a result whose kernel may be loaded on the device."""
+    kept = copy.copy(result)
+    kept.kernel = copy.deepcopy(result.kernel)
+    kept.kernel.cubin_raw = None  # the bundle has the file
+    kept.kernel.__dict__.pop("C_impl", None)  # a cached property, made again when asked for
+    return kept
 
 
 def _may_run(kernel: Any, names: set[str]) -> bool:
