@@ -43,8 +43,8 @@ def linear_swish_kernel(  # type: ignore[no-untyped-def]
     m,
     n,
     k,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
+    BM: tl.constexpr,  # noqa: N803
+    BN: tl.constexpr,  # noqa: N803
     BK: tl.constexpr,  # noqa: N803
 ):
     """One tile a program: y = swish(x · w)."""

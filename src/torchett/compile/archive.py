@@ -71,7 +71,10 @@ class Entry:
     def data(self) -> bytes:
         """The bytes as torch wrote them."""
         unpacker = zlib.decompressobj()
-        data = unpacker.decompress(self.stored, self.size + 1)
+        try:
+            data = unpacker.decompress(self.stored, self.size + 1)
+        except zlib.error as error:
+            raise RefusedError(f"entry {self.name!r} cannot be unpacked: {error}") from None
         if len(data) != self.size or not unpacker.eof or unpacker.unused_data:
             raise RefusedError(f"entry {self.name!r} is not the {self.size} bytes it says it is")
         if hashlib.sha256(data).hexdigest() != self.sha256:
