@@ -17,7 +17,9 @@ import logging
 import os
 import pickle
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -34,10 +36,32 @@ class _Tuned:
     hashes: dict[tuple[str, int], str] = field(default_factory=dict)  # chosen among several
     winners: set[str] = field(default_factory=set)
     losers: set[str] = field(default_factory=set)
+    under_way: int = 0
+    last_s: float = 0.0  # when a tuning last ended, by the monotonic clock
 
 
 _tuned = _Tuned()
 _compiled = threading.local()  # what the descent under way on this thread compiles
+
+
+def tuning() -> bool:
+    """Whether a kernel is being tuned right now."""
+    return _tuned.under_way > 0
+
+
+def last_tuned() -> float:
+    """When a tuning last ended, by the monotonic clock; 0 if none has."""
+    return _tuned.last_s
+
+
+@contextmanager
+def _under_way() -> Iterator[None]:
+    _tuned.under_way += 1
+    try:
+        yield
+    finally:
+        _tuned.under_way -= 1
+        _tuned.last_s = time.monotonic()
 
 
 def remember(heuristics: ModuleType) -> None:
@@ -61,7 +85,8 @@ def remember(heuristics: ModuleType) -> None:
 def _around_choice(choose: Callable[..., Any]) -> Callable[..., Any]:
     def chosen(self: Any, *args: Any, **kwargs: Any) -> Any:
         rivals = list(self.launchers)
-        made = choose(self, *args, **kwargs)
+        with _under_way():
+            made = choose(self, *args, **kwargs)
         _quietly(_note_choice, self, rivals)
         return made
 
@@ -72,7 +97,8 @@ def _around_descent(descend: Callable[..., Any]) -> Callable[..., Any]:
     def descended(self: Any, launcher: Any, *args: Any, **kwargs: Any) -> Any:
         _compiled.results = []
         try:
-            winner = descend(self, launcher, *args, **kwargs)
+            with _under_way():
+                winner = descend(self, launcher, *args, **kwargs)
             _quietly(_note_descent, self, launcher, winner, _compiled.results)
         finally:
             _compiled.results = None
