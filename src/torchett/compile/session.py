@@ -190,7 +190,7 @@ class Session:
         with self._settling:
             if self._library is None or self._settled == _ROUNDS:
                 return
-            fact = {"event": "settle", "url": self.url}
+            fact: dict[str, object] = {"event": "settle", "url": self.url}
             try:
                 seen = caches.seen_count()
                 if self._settled and seen == self._seen:
