@@ -40,7 +40,8 @@ NAMES = {
     "file": re.compile(
         rf"[a-z0-9]{{2}}/c{_HASH}(\.main|\.kernel)?\.so"
         r"|cache/[0-9a-f]{64}"
-        r"|triton/\d{1,3}/[A-Za-z0-9_-]{16,128}/[A-Za-z0-9_]{1,200}\.autotune\.json"
+        r"|triton/\d{1,3}/[A-Za-z0-9_-]{16,128}/([A-Za-z0-9_]{1,200}\.autotune\.json"
+        r"|(__triton_launcher|cuda_utils|hip_utils)(\.[A-Za-z0-9_-]{1,80})?\.so)"
         r"|ett-pins/[A-Za-z0-9_-][A-Za-z0-9._-]{0,150}\.json"
     ),
 }
@@ -70,7 +71,10 @@ class Entry:
     def data(self) -> bytes:
         """The bytes as torch wrote them."""
         unpacker = zlib.decompressobj()
-        data = unpacker.decompress(self.stored, self.size + 1)
+        try:
+            data = unpacker.decompress(self.stored, self.size + 1)
+        except zlib.error as error:
+            raise RefusedError(f"entry {self.name!r} cannot be unpacked: {error}") from None
         if len(data) != self.size or not unpacker.eof or unpacker.unused_data:
             raise RefusedError(f"entry {self.name!r} is not the {self.size} bytes it says it is")
         if hashlib.sha256(data).hexdigest() != self.sha256:

@@ -42,6 +42,7 @@ from torchett.store import BusyError, StoreError, open_store, write_whole
 
 log = logging.getLogger("torchett")
 KIND = "compile_cache"
+_ROUNDS = 3  # a job that compiles for ever does not publish for ever
 
 
 class Session:
@@ -54,10 +55,12 @@ class Session:
         self._wait_s = float(env.get("ETT_COMPILE_CACHE_TIMEOUT", "60"))
         self._quiet_s = float(env.get("ETT_COMPILE_CACHE_QUIET", "20"))
         self._began = False
-        self._settled = False
-        self._settling = threading.Lock()
-        self._watch: threading.Thread | None = None
+        self._compiling = False
         self._last_compile = 0.0
+        self._watch: threading.Thread | None = None
+        self._settling = threading.Lock()
+        self._settled = 0  # times
+        self._seen = 0  # artifacts when we last settled
         self._outcome = Outcome(reason="no compile yet")
         self._library: Library | None = None
         self._environment: Environment | None = None
@@ -73,6 +76,7 @@ class Session:
 
     def before(self) -> None:
         """A compile begins: at the first one, install what the library has."""
+        self._compiling = True
         if self._began:
             return
         self._began = True
@@ -159,31 +163,44 @@ class Session:
 
     def after(self) -> None:
         """A compile is over."""
+        self._compiling = False
         self._last_compile = time.monotonic()
-        if self._watch is None and not self._settled and self._library is not None:
+        if self._watch is None and self._settled < _ROUNDS and self._library is not None:
             self._watch = threading.Thread(target=self._quiet, name="ett-cache", daemon=True)
             self._watch.start()
 
     def _quiet(self) -> None:
-        """Wait until nothing has been compiled for a while, then settle."""
-        while (left := self._last_compile + self._quiet_s - time.monotonic()) > 0:
+        """Wait until nothing has been compiled or tuned for a while, then settle."""
+        while (left := self._quiet_left()) > 0:
             time.sleep(left)
+        self._watch = None
         self.settle(wait_s=60.0)
+
+    def _quiet_left(self) -> float:
+        if self._compiling or winners.tuning():
+            return self._quiet_s
+        return max(self._last_compile, winners.last_tuned()) + self._quiet_s - time.monotonic()
 
     def _at_exit(self) -> None:
         if self._last_compile:
             self.settle(wait_s=10.0)
 
     def settle(self, wait_s: float) -> None:
-        """Count what was found, and publish what was not; once."""
+        """Count what was found, and publish what was not: once, and again if there is more."""
         with self._settling:
-            if self._settled or self._library is None:
+            if self._library is None or self._settled == _ROUNDS:
                 return
-            self._settled = True
-            fact = {"event": "settle", "url": self.url}
+            fact: dict[str, object] = {"event": "settle", "url": self.url}
             try:
-                fact |= asdict(caches.counts()) | self._hand_in(wait_s)
+                seen = caches.seen_count()
+                if self._settled and seen == self._seen:
+                    return
+                self._seen, self._settled = seen, self._settled + 1
+                # What comes later comes to each rank at its own time: nobody waits for it.
+                fact |= asdict(caches.counts())
+                fact |= self._hand_in(wait_s if self._settled == 1 else 0.0)
             except Exception as error:
+                self._settled = _ROUNDS
                 fact["reason"] = _why(error)
                 log.warning("torchett: the compile cache was not kept: %s", fact["reason"])
             api.note(KIND, fact)

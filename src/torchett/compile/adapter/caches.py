@@ -55,6 +55,13 @@ def seen_artifacts() -> list[Artifact]:
     return [Artifact(kind=one.type(), key=one.key, content=one.content) for one in list(seen)]
 
 
+def seen_count() -> int:
+    """How many artifacts there would be: cheap enough to ask often."""
+    from torch.compiler._cache import CacheArtifactManager
+
+    return len(getattr(CacheArtifactManager, "_seen_artifacts", ()))
+
+
 def install_artifact(kind: str, key: str, content: bytes) -> None:
     """Put an artifact where torch will look for it. Nothing of it is run or unpickled here.
 

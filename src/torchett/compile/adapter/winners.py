@@ -17,7 +17,9 @@ import logging
 import os
 import pickle
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -34,10 +36,32 @@ class _Tuned:
     hashes: dict[tuple[str, int], str] = field(default_factory=dict)  # chosen among several
     winners: set[str] = field(default_factory=set)
     losers: set[str] = field(default_factory=set)
+    under_way: int = 0
+    last_s: float = 0.0  # when a tuning last ended, by the monotonic clock
 
 
 _tuned = _Tuned()
 _compiled = threading.local()  # what the descent under way on this thread compiles
+
+
+def tuning() -> bool:
+    """Whether a kernel is being tuned right now."""
+    return _tuned.under_way > 0
+
+
+def last_tuned() -> float:
+    """When a tuning last ended, by the monotonic clock; 0 if none has."""
+    return _tuned.last_s
+
+
+@contextmanager
+def _under_way() -> Iterator[None]:
+    _tuned.under_way += 1
+    try:
+        yield
+    finally:
+        _tuned.under_way -= 1
+        _tuned.last_s = time.monotonic()
 
 
 def remember(heuristics: ModuleType) -> None:
@@ -61,7 +85,8 @@ def remember(heuristics: ModuleType) -> None:
 def _around_choice(choose: Callable[..., Any]) -> Callable[..., Any]:
     def chosen(self: Any, *args: Any, **kwargs: Any) -> Any:
         rivals = list(self.launchers)
-        made = choose(self, *args, **kwargs)
+        with _under_way():
+            made = choose(self, *args, **kwargs)
         _quietly(_note_choice, self, rivals)
         return made
 
@@ -72,7 +97,8 @@ def _around_descent(descend: Callable[..., Any]) -> Callable[..., Any]:
     def descended(self: Any, launcher: Any, *args: Any, **kwargs: Any) -> Any:
         _compiled.results = []
         try:
-            winner = descend(self, launcher, *args, **kwargs)
+            with _under_way():
+                winner = descend(self, launcher, *args, **kwargs)
             _quietly(_note_descent, self, launcher, winner, _compiled.results)
         finally:
             _compiled.results = None
@@ -105,8 +131,7 @@ def _note_descent(tuner: Any, began: Any, winner: Any, results: list[Any]) -> No
     _tuned.losers.update(hashes - {winner.cache_hash})
     for result in (*results, *tuner.compile_results):
         if _hash(result) == winner.cache_hash:
-            kept = copy.copy(result)
-            kept.kernel = copy.deepcopy(result.kernel)
+            kept = _copied(result)
             kept.config = copy.deepcopy(winner.config)
             kept.config.found_by_coordesc = True
             _tuned.results[_name(tuner)] = kept
@@ -185,13 +210,19 @@ def _settled(bundled: Any) -> Any:
         chosen = _tuned.hashes.get(name)
         found = next((r for r in tuner.compile_results if _hash(r) == chosen), None)
     if found is not None and any(type(r) is type(found) for r in tuner.compile_results):
-        kept = copy.copy(found)
-        kept.kernel = copy.deepcopy(found.kernel)
-        kept.kernel.cubin_raw = None  # the bundle has the file
-        tuner.compile_results = [kept]
+        tuner.compile_results = [_copied(found)]
         # It would compile further configurations to choose from when it is loaded.
         tuner.inductor_meta = {**tuner.inductor_meta, "dynamic_scale_rblock": False}
     return bundled
+
+
+def _copied(result: Any) -> Any:
+    """A copy that can be pickled, of a result whose kernel may be loaded on the device."""
+    kept = copy.copy(result)
+    kept.kernel = copy.deepcopy(result.kernel)
+    kept.kernel.cubin_raw = None  # the bundle has the file
+    kept.kernel.__dict__.pop("C_impl", None)  # a cached property, made again when asked for
+    return kept
 
 
 def _may_run(kernel: Any, names: set[str]) -> bool:

@@ -1,0 +1,258 @@
+"""A training process with a library: one download a node, nothing compiled twice, no failed job.
+
+One cold compile fills a library; every other job here is served from it or refuses it.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchett.compile.archive import pack, unpack
+from torchett.compile.library import Library
+from torchett.compile.signing import key_for
+from torchett.runs.reader import RunReader
+from torchett.store import open_store
+
+pytest.importorskip("torch")
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+TRAIN = """
+import os, sys, torch
+import torchett as ett
+
+ett.init()
+if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    torch.distributed.init_process_group("gloo")
+torch.manual_seed(0)
+weight = torch.randn(8, 8, requires_grad=True)
+
+@torch.compile(backend=os.environ.get("TEST_BACKEND", "inductor"))
+def loss(x):
+    return torch.sin(x).mul(weight).sum()
+
+for batch in ett.steps([torch.ones(8, 8)] * 3):
+    loss(batch).backward()
+print("loss", loss(torch.ones(8, 8)).item(), flush=True)
+if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    torch.distributed.destroy_process_group()
+"""
+GXX = """#!/bin/sh
+echo "$@" >> {log}
+exec {real} "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job that ran: its exit code, what it said, what its ranks noted, what g++ was asked."""
+
+    code: int
+    said: str
+    facts: list[dict[str, Any]]
+    built: list[str]
+
+    def of(self, event: str) -> list[dict[str, Any]]:
+        return [fact for fact in self.facts if fact["event"] == event]
+
+
+class Place:
+    """A folder with a script, a library, and a g++ that writes down what it builds."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.library = folder / "library"
+        (folder / "bin").mkdir(parents=True)
+        (folder / "gpt").mkdir()
+        (folder / "gpt/train.py").write_text(TRAIN)
+        real = shutil.which("g++")
+        if real is None:
+            pytest.skip("no g++ here")
+        (folder / "bin/g++").write_text(GXX.format(log=folder / "built", real=real))
+        (folder / "bin/g++").chmod(0o755)
+
+    def run(self, job: str, *command: str, library: Path | str | None = None, **env: str) -> Job:
+        """Run the script on an empty inductor cache, with the library given or our own."""
+        (self.folder / "built").write_text("")
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("ETT_", "TORCH"))}
+        path = f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "torchett.cli.main", "run", "--job", job),
+                *("--progress", "0", "--compile-cache", str(library or self.library)),
+                *("--", *command),
+            ],
+            env=kept
+            | {
+                "PATH": path,
+                "OMP_NUM_THREADS": "1",
+                "ETT_RUNS": str(self.folder / "runs"),
+                "TORCHINDUCTOR_CACHE_DIR": str(self.folder / f"cache-{job}"),
+            }
+            | env,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        found = RunReader(self.folder / "runs" / job).poll().facts("compile_cache")
+        built = (self.folder / "built").read_text().splitlines()
+        return Job(
+            code=done.returncode,
+            said=done.stdout + done.stderr,
+            facts=[fact for _, _, fact in found],
+            built=[line for line in built if " -o " in line and ".so" in line],
+        )
+
+    def ranks(self, count: int) -> tuple[str, ...]:
+        torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+        return (*torchrun, "--nproc-per-node", str(count), str(self.folder / "gpt/train.py"))
+
+    @property
+    def alone(self) -> tuple[str, ...]:
+        return (sys.executable, str(self.folder / "gpt/train.py"))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A library that one cold job filled."""
+    made = Place(tmp_path_factory.mktemp("place"))
+    cold = made.run("cold", *made.alone)
+    assert cold.code == 0, cold.said
+    assert cold.built, "the cold job must have built something"
+    assert [fact["match"] for fact in cold.of("load")] == ["none"]
+    (settled,) = cold.of("settle")
+    assert settled["misses"] == 1
+    assert settled["published"]
+    return made
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_ranks_download_once_and_compile_nothing(place: Place, count: int) -> None:
+    job = place.run(f"warm-{count}", *place.ranks(count))
+    assert job.code == 0, job.said
+    loads, settled = job.of("load"), job.of("settle")
+    assert len(loads) == len(settled) == count
+    assert {fact["match"] for fact in loads} == {"exact"}
+    assert len({fact["loaded_by"] for fact in loads}) == 1, "one download a node"
+    assert [(fact["hits"], fact["misses"], fact["bypasses"]) for fact in settled] == [
+        (1, 0, 0)
+    ] * count
+    assert job.built == [], "g++ built something that the archive has"
+    assert {fact.get("published") for fact in settled} == {None}
+    assert len(list(place.library.glob("*/*.ett"))) == 1
+
+
+def spoilt(place: Place, name: str, change: Any) -> Path:
+    """A copy of the library whose archive was changed."""
+    other = place.folder / f"library-{name}"
+    shutil.copytree(place.library, other)
+    (archive,) = other.glob("*/*.ett")
+    change(archive)
+    return other
+
+
+def forge(archive: Path) -> None:
+    """A pickle that would run a command, by somebody without the key."""
+    store = open_store(str(archive.parents[1]))
+    found = unpack(archive.read_bytes(), key_for(store, {}))
+    archive.write_bytes(pack(found.environment, found.entries, None))
+
+
+def truncate(archive: Path) -> None:
+    archive.write_bytes(archive.read_bytes()[:-100])
+
+
+def corrupt(archive: Path) -> None:
+    data = bytearray(archive.read_bytes())
+    data[-50] ^= 255
+    archive.write_bytes(bytes(data))
+
+
+def make_stale(archive: Path) -> None:
+    store = open_store(str(archive.parents[1]))
+    key = key_for(store, {})
+    found = unpack(archive.read_bytes(), key)
+    old = dict(found.environment) | {"torch": "2.12.0 old"}
+    archive.write_bytes(pack(old, found.entries, key))
+
+
+def vanish(archive: Path) -> None:
+    archive.unlink()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (forge, "not signed"),
+        (truncate, "truncated"),
+        (corrupt, "damaged"),
+        (make_stale, "stale: made with torch '2.12.0 old'"),
+        (vanish, "FileNotFoundError"),
+    ],
+)
+def test_a_bad_archive_is_refused_and_the_job_goes_on(
+    place: Place, change: Any, reason: str
+) -> None:
+    """backend=eager: torch tells us of the compile, but nothing expensive is compiled."""
+    name = change.__name__
+    bad = spoilt(place, name, change)
+    job = place.run(name, *place.alone, library=bad, TEST_BACKEND="eager")
+    assert job.code == 0, job.said
+    assert "loss" in job.said
+    (load,) = job.of("load")
+    assert load["match"] == "none"
+    assert reason in load["reason"]
+    assert job.said.count("compiling without") == 1
+    cache = place.folder / f"cache-{name}"
+    assert not list(cache.glob("fxgraph/**/*")), "nothing of it was written"
+    assert not list(cache.glob("*/*.so"))
+
+
+def test_an_unsigned_archive_in_a_shared_folder_is_refused(place: Place) -> None:
+    shared = spoilt(place, "shared", forge)
+    (shared / ".key").unlink()
+    shared.chmod(0o777)
+    job = place.run("shared", *place.alone, library=shared, TEST_BACKEND="eager")
+    assert job.code == 0
+    assert "set ETT_CACHE_KEY" in job.of("load")[0]["reason"]
+
+
+def test_a_store_that_cannot_be_reached_is_a_cold_compile(place: Place) -> None:
+    job = place.run("none", *place.alone, library="nosuch://x", TEST_BACKEND="eager")
+    assert job.code == 0
+    assert "cannot be opened" in job.of("load")[0]["reason"]
+
+
+def test_the_library_can_be_looked_at(place: Place) -> None:
+    def ett(*args: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "torchett.cli.main", "compile", "cache", *args]
+        return subprocess.run(command, capture_output=True, text=True, env=os.environ)
+
+    library = str(place.library)
+    (one,) = json.loads(ett("ls", library, "--json").stdout)["archives"]
+    assert one["environment"]["workload"] == "gpt/train.py"
+    shown = json.loads(ett("show", library, one["key"], "--json").stdout)
+    assert {entry["kind"] for entry in shown["entries"]} >= {"inductor", "aot_autograd", "file"}
+    assert ett("verify", library).returncode == 0
+    file, other = place.folder / "pulled.ett", place.folder / "other-library"
+    assert ett("pull", library, one["key"][:20], str(file)).returncode == 0
+    key = str(place.library / ".key")
+    assert ett("push", str(file), str(other), "--key-file", key).returncode == 0
+    assert ett("verify", str(other)).returncode == 0
+    assert Library(open_store(str(other)), key_for(open_store(str(other)), {})).heads()
+    refused = ett("push", str(file), str(place.folder / "third"))
+    assert refused.returncode == 2
+    assert "signed with key" in refused.stderr
+    both = str(place.folder / "both.ett")
+    assert ett("merge", str(file), str(file), "-o", both, "--key-file", key).returncode == 0
+    assert ett("verify", both, "--key-file", key).returncode == 0
+    missing = ett("show", library, "nosuch")
+    assert (missing.returncode, "expected one archive, found 0" in missing.stderr) == (2, True)
+    truncate(file)
+    assert ett("verify", str(file), "--key-file", key).returncode == 1
