@@ -1,0 +1,1 @@
+"""Compile once, reuse everywhere, recompile never."""

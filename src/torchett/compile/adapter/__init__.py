@@ -1,0 +1,1 @@
+"""What torch does not promise to keep: its private APIs, each behind a probe."""
