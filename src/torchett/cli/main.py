@@ -56,6 +56,7 @@ def run(
     """Run a training command and record its attempts: ett run -- torchrun … train.py"""
     from torchett.launch.run import Options, run_job
     from torchett.launch.supervise import leave_like
+    from torchett.record.boarding import WATCHES
 
     options = Options(
         command=command,
@@ -68,6 +69,7 @@ def run(
         node=node,
         nodes=nodes,
         head=head,
+        aboard=() if as_is else WATCHES,
     )
     ended = run_job(options, os.environ)
     if ended.node == 0:
@@ -103,14 +105,19 @@ def _print_summary(folder: Path) -> None:
 @speaks_plainly
 def report(run: str, as_json: bool, definition: str, svg: Path | None) -> None:
     """Show where the time of a job went."""
+    from torchett.cli.doctor import compiles_of
+    from torchett.compile.summary import summary
     from torchett.ledger.views import DEFINITIONS
     from torchett.runs.folder import find_run
     from torchett.runs.reader import RunReader
 
     reader = RunReader(find_run(run)).poll()
     ledger, chosen = reader.ledger(), DEFINITIONS[definition]
+    compiles = summary(compiles_of(reader))
     if as_json:
         shown = ledger.to_json()
+        if compiles is not None:
+            shown["compile"] = compiles
         if reader.notes:
             shown["notes"] = reader.notes
         if definition != "meta":
@@ -118,9 +125,10 @@ def report(run: str, as_json: bool, definition: str, svg: Path | None) -> None:
             shown["definition"] = {"name": definition, "percent": value, "is": chosen.sentence}
         print_json(shown)
         return
+    from torchett.report.compiles import compile_section
     from torchett.report.job import job_report
 
-    drawn = job_report(ledger, reader.history(), chosen)
+    drawn = job_report(ledger, reader.history(), chosen, details=compile_section(compiles))
     if svg is None:
         print_rich(drawn)
         return

@@ -12,8 +12,6 @@ waits in `loss.backward()`: if that is the trainer's, it stops the trainer, too.
 """
 
 import hashlib
-import inspect
-import linecache
 import os
 import threading
 from collections import Counter
@@ -256,6 +254,9 @@ class Watcher:
 
 def source_hash(file: str, line: int) -> str | None:
     """A hash of the function that begins there: the same wherever it stands."""
+    import inspect
+    import linecache
+
     lines = linecache.getlines(file)[line - 1 :]
     if not lines:
         return None
