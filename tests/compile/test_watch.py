@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from kept import Kept
 
-from torchett.compile import watch
+from torchett.compile import phases, watch
 from torchett.compile.adapter import events
 from torchett.compile.facts import Compile, append_stray, from_json, stray_facts
 from torchett.record.boarding import SITE
@@ -194,7 +194,7 @@ def test_phases_that_torch_forgets_to_end_do_not_confuse_the_rest(
     ],
 )
 def test_a_phase_has_a_cause(phase: str, cause: str) -> None:
-    assert watch.cause_of(phase, "around") == cause
+    assert phases.cause_of(phase, "around") == cause
 
 
 def test_every_phase_with_a_cause_exists_in_this_torch(torch: Any) -> None:
@@ -205,7 +205,7 @@ def test_every_phase_with_a_cause_exists_in_this_torch(torch: Any) -> None:
         for room in ("_dynamo", "_inductor", "_functorch", "fx")
         for path in (folder / room).rglob("*.py")
     )
-    missing = {phase for phase in watch._CAUSES if f'"{phase}"' not in source}
+    missing = {phase for phase in phases.CAUSE_OF if f'"{phase}"' not in source}
     assert missing <= {"CachingAutotuner.combo_sequential_autotune"}  # since 2.12
 
 

@@ -1,10 +1,10 @@
 """All compiles of a job in a few numbers, for its report.
 
-    {"graphs": 6, "compiles": 8, "background_s": 0.0,
-     "accounts": {"pt2_compile": {"compiles": 2, "seconds": 18.0, "by_cause": {"dynamo": 0.2, …}},
-                  "recompile": {…}},
-     "caches": {"autograd_cache": {"hit": 1, "miss": 6}, "fx_graph_cache": {"miss": 11}},
-     "functions": [{"place": "f (a.py:5)", "compiles": 9, "seconds": 28.1, "reason": "…"}, …]}
+{"graphs": 6, "compiles": 8, "background_s": 0.0,
+ "accounts": {"pt2_compile": {"compiles": 2, "seconds": 18.0, "by_cause": {"dynamo": 0.2, …}},
+              "recompile": {…}},
+ "caches": {"autograd_cache": {"hit": 1, "miss": 6}, "fx_graph_cache": {"miss": 11}},
+ "functions": [{"place": "f (a.py:5)", "compiles": 9, "seconds": 28.1, "reason": "…"}, …]}
 """
 
 from collections import Counter, defaultdict

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from torchett.compile.adapter import events
 from torchett.compile.facts import KIND, Compile, Part, append_stray
+from torchett.compile.phases import Phases, part_of
 from torchett.record import api
 from torchett.record.boarding import when_imported
 from torchett.record.clock import now_ns
@@ -35,33 +36,6 @@ _ROOTS: Final = (  # what counts on another thread than the trainer's; others he
     "CUDAGraph",
     "cudagraph",
 )
-_CAUSES: Final = {
-    "dynamo": "dynamo",
-    "fullgraph_capture": "dynamo",
-    "backend_compile": "backend",
-    "entire_backward_compile": "backend",
-    "inductor_import": "backend",
-    "async_compile.wait": "triton",
-    "async_compile.precompile": "triton",
-    "compile_file": "triton",
-    "CachingAutotuner.slow_precompile_config": "triton",
-    "reload_kernel_in_parent": "triton",
-    "AotCodeCompiler.compile": "triton",
-    "CachingAutotuner.benchmark_all_configs": "autotune",
-    "CachingAutotuner.coordinate_descent_tuning": "autotune",
-    "CachingAutotuner.combo_sequential_autotune": "autotune",
-    "benchmark_codegened_module": "autotune",
-    "benchmark_fused_nodes": "autotune",
-    "collective_compute_do_bench": "autotune",
-    "after_deserialization": "cache_load",
-    "AOTAutogradCache.inductor_load": "cache_load",
-    "TritonBundler.read_and_emit": "cache_load",
-    "TritonBundler.load_cached_static_autotuners": "cache_load",
-    "StaticAutotunerFuture.warm_precompile": "cache_load",
-    "GraphPickler.loads": "cache_load",
-    "CompiledArtifact.load": "cache_load",
-    "precompile_load_guards": "cache_load",
-}
 _MOST_REASONS = 8
 _MOST_WORDS = 400
 _SHORT_NS = 5_000_000  # a frame without a graph that took less is a span, but no fact
@@ -82,15 +56,6 @@ def _watch_reasons(convert_frame: ModuleType) -> None:
     events.listen_to_reasons(convert_frame, _watcher)
 
 
-def cause_of(phase: str, around: str) -> str:
-    """The cause a phase's time counts for; of one that is not known, that of the phase around."""
-    if phase.endswith(("_template_autotuning", "_template_precompiling")):
-        return "autotune"
-    if phase.startswith("pgo.get"):
-        return "cache_load"
-    return _CAUSES.get(phase, around)
-
-
 @dataclass(slots=True)
 class _Running:
     """A compile under way on one thread."""
@@ -101,17 +66,10 @@ class _Running:
     again: bool
     background: bool
     span: Any
-    phases: list[tuple[str, str]] = field(default_factory=list)  # innermost last: phase, cause
-    since_ns: int = 0
-    by_ns: Counter[str] = field(default_factory=Counter)
+    phases: Phases = field(default_factory=Phases)
     caches: Counter[str] = field(default_factory=Counter)
     reasons: tuple[str, ...] = ()
     metrics: Any = None
-
-    def account(self, now: int) -> None:
-        """Book the time since the last change of phase."""
-        self.by_ns[self.phases[-1][1]] += now - self.since_ns
-        self.since_ns = now
 
 
 class Watcher:
@@ -133,20 +91,12 @@ class Watcher:
                 return
             self._settle()
             running = self._here.running = self._open(phase, compile_id or "-", ident, now)
-        else:
-            running.account(now)
-        around = running.phases[-1][1] if running.phases else "backend"
-        running.phases.append((phase, cause_of(phase, around)))
+        running.phases.began(phase, now)
 
     def ended(self, phase: str) -> None:
         running: _Running | None = getattr(self._here, "running", None)
-        if running is None or all(phase != name for name, _ in running.phases):
-            return
         now = now_ns()
-        running.account(now)
-        while running.phases.pop()[0] != phase:
-            pass
-        if running.phases:
+        if running is None or not running.phases.ended(phase, now):
             return
         self._here.running = None
         account = "recompile" if running.again else "pt2_compile"
@@ -186,12 +136,7 @@ class Watcher:
         if recorder is not None:
             span = recorder.span("recompile" if again else "pt2_compile", background)
             span.__enter__()
-        part: Part = "runtime"
-        if phase in ("dynamo", "fullgraph_capture"):
-            part = "forward"
-        elif phase == "entire_backward_compile":
-            part = "backward"
-        return _Running(now, compile_id, part, again, background, span, since_ns=now)
+        return _Running(now, compile_id, part_of(phase), again, background, span)
 
     def _is_background(self, ident: int, compile_id: str) -> bool:
         trainer = api.trainer_thread()
@@ -226,7 +171,7 @@ class Watcher:
             part=running.part,
             t0_ns=running.began_ns,
             t1_ns=ended_ns,
-            by_ns=dict(running.by_ns),
+            by_ns=dict(running.phases.by_ns),
             again=running.again,
             background=running.background,
             reasons=reasons,
