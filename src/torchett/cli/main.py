@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from torchett import __version__
+from torchett.cli.compile import compile_
 from torchett.cli.speak import print_json, print_rich, speaks_plainly
 from torchett.model.errors import EttError
 
@@ -36,6 +37,11 @@ def main() -> None:
 @click.option(
     "--progress", default=30.0, show_default=True, help="Seconds between lines; 0 for none."
 )
+@click.option(
+    "--dynamic-sources",
+    metavar="auto|LIST",
+    help="What torch.compile takes for dynamic; auto: what earlier jobs of this script taught.",
+)
 @click.option("--node", type=click.IntRange(0), help="This node's number, 0 is the head.")
 @click.option("--nodes", type=click.IntRange(1), help="How many nodes run this job.")
 @click.option("--head", help="HOST[:PORT] of node 0, to compare clocks with.")
@@ -48,12 +54,14 @@ def run(
     standby: bool,
     hang_timeout: float,
     progress: float,
+    dynamic_sources: str | None,
     node: int | None,
     nodes: int | None,
     head: str | None,
     command: tuple[str, ...],
 ) -> None:
     """Run a training command and record its attempts: ett run -- torchrun … train.py"""
+    from torchett.cli.doctor import learn_sources, source_settings
     from torchett.launch.run import Options, run_job
     from torchett.launch.supervise import leave_like
     from torchett.record.boarding import WATCHES
@@ -70,8 +78,11 @@ def run(
         nodes=nodes,
         head=head,
         aboard=() if as_is else WATCHES,
+        settings=source_settings(dynamic_sources, command),
     )
     ended = run_job(options, os.environ)
+    if dynamic_sources == "auto" and ended.node == 0:
+        learn_sources(ended.run, command)
     if ended.node == 0:
         _print_summary(ended.run)
     sys.stdout.flush()
@@ -190,6 +201,9 @@ def export(run: str, form: str, output: Path | None) -> None:
             click.echo(line)
     else:
         write_whole(output, (line + "\n" for line in lines))
+
+
+main.add_command(compile_)
 
 
 if __name__ == "__main__":

@@ -145,7 +145,10 @@ _SIZE = re.compile(
     r"tensor '(?P<name>.+)' size mismatch at index (?P<dim>\d+)\."
     r" expected (?P<expected>\d+), actual (?P<actual>\d+)"
 )
-_TENSOR = re.compile(r"(?:tensor|expected type of) '(?P<name>.+)' (?P<what>\w+)")
+_TENSOR = re.compile(
+    r"tensor '(?P<name>.+)' (?P<what>stride|rank|dtype|device|requires_grad|dispatch)\b"
+)
+_CLASS = re.compile(r"expected type of '(?P<name>.+)' to be a tensor type")
 _CALL = re.compile(r"___check_(?P<what>obj_id|type_id)\((?P<name>.+), \d+\)")
 _EQUAL = re.compile(r"(?P<left>.+?) (?:==|is) (?P<right>.+)", re.DOTALL)
 _DIM = re.compile(r"(?P<name>[\w.\[\]'\"]+)\.(?:size|stride)\(\)\[(?P<dim>\d+)\]")
@@ -153,29 +156,30 @@ _BOUNDS = re.compile(
     r"(?:(?P<least>\d+) <= )?(?P<name>[^\s<>=]+)\.size\(\)\[(?P<dim>\d+)\](?: <= (?P<most>\d+))?"
 )
 _ID = re.compile(r"(?P<id>[\w!]+/(?P<number>\d+)(?:_\d+)?): ")
-_TENSOR_KINDS: Final[dict[str, Kind]] = {
-    "stride": "stride",
-    "rank": "rank",
-    "dtype": "dtype",
-    "device": "dtype",
-    "requires_grad": "dtype",
-    "dispatch": "dtype",
-    "to": "dtype",
-}
+
+
+_CLOSE: Final[frozenset[Kind]] = frozenset(
+    {"size", "number", "duck", "zero_one", "range", "branch", "float"}
+)
 
 
 def explained(reasons: tuple[str, ...], failed: str | None = None) -> Reason:
-    """Why there was another compile, by what the newest graph's guard said.
+    """Why there was another compile, by what the nearest of the graphs there were said.
 
-    The newest is the one that allows most: sizes that differed once are dynamic in it.
+    A graph whose guard failed on a size or a number fits in all else, so it is nearer than one
+    of another structure. Of those the newest allows most: what differed once is dynamic in it.
     """
     if failed and "recompile_limit" in failed:
         return Reason(kind="limit", text=failed.partition("\n")[0])
     if not reasons:
         return Reason(kind="unknown", text="")
-    newest = max(reasons, key=_number)
-    head = without_id(newest)
-    text = bare(newest)
+    found = [_one(reason, reasons) for reason in sorted(reasons, key=_number, reverse=True)]
+    return next((reason for reason in found if reason.kind in _CLOSE), found[0])
+
+
+def _one(reason: str, reasons: tuple[str, ...]) -> Reason:
+    """One failed guard among those of a compile."""
+    head, text = without_id(reason), bare(reason)
     if found := _SIZE.match(text):
         zero_one = {int(found["expected"]), int(found["actual"])} & {0, 1}
         return Reason(
@@ -185,8 +189,12 @@ def explained(reasons: tuple[str, ...], failed: str | None = None) -> Reason:
             dim=int(found["dim"]),
         )
     if found := _TENSOR.match(text):
-        kind = _TENSOR_KINDS.get(found["what"], "unknown")
+        kind: Kind = "dtype"
+        if found["what"] in ("stride", "rank"):
+            kind = "stride" if found["what"] == "stride" else "rank"
         return Reason(kind=kind, text=text, source=unstripped(found["name"]))
+    if found := _CLASS.match(text):
+        return Reason(kind="dtype", text=text, source=unstripped(found["name"]))
     if text.startswith("GLOBAL_STATE") or "check_global_state" in text:
         state: Kind = "grad_mode" if "grad_mode" in text else "global_state"
         return Reason(kind=state, text=text)

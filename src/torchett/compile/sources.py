@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-VARIABLE = "TORCH_COMPILE_DYNAMIC_SOURCES"
+DYNAMIC = "TORCH_COMPILE_DYNAMIC_SOURCES"
+UNBACKED = "TORCH_COMPILE_UNBACKED_SOURCES"
 
 Dims = list[int] | None  # of a tensor: dimensions, none for all of them; of a number: None
 
