@@ -1,6 +1,7 @@
 """`ett compile doctor` and `ett compile kernels`: why compiles happened, what they cost."""
 
 import os
+import re
 import shlex
 import sys
 import time
@@ -107,16 +108,23 @@ def _page(title: str, diagnosis: "Diagnosis", notes: list[str]) -> "RenderableTy
         value = render(diagnosis.sources, by_dimension=takes_dimensions())
         parts.append(Text(f"With these sources dynamic, {diagnosis.left} of {diagnosis.graphs}"
                           " graphs would be left:"))  # fmt: skip
-        parts.append(Text(f"{DYNAMIC}={shlex.quote(value)}", overflow="fold", style="bold"))
+        parts.append(Text(f"{DYNAMIC}={_quoted(value)}", overflow="fold", style="bold"))
     elif again:
         parts.append(Text("Dynamic sources would not help here."))
     if diagnosis.unbacked:
         value = render(diagnosis.unbacked, by_dimension=takes_dimensions())
         parts.append(Text("If the code never chooses by these sizes, this may leave fewer;"
                           " `ett compile doctor --apply` tries it:"))  # fmt: skip
-        parts.append(Text(f"{UNBACKED}={shlex.quote(value)}", overflow="fold"))
+        parts.append(Text(f"{UNBACKED}={_quoted(value)}", overflow="fold"))
     parts += [Text(f"note: {note}", style="yellow") for note in notes]
     return Group(*parts)
+
+
+def _quoted(value: str) -> str:
+    """The value for a shell: in double quotes where those do, which reads better."""
+    if re.search(r"[\"`!]|\\\\|\\$|\$[^,:]", value):
+        return shlex.quote(value)
+    return f'"{value}"'
 
 
 def _short_place(place: str) -> str:
@@ -172,7 +180,7 @@ def _show_sides(stamp: str, sides: "dict[str, Diagnosis]", settings: dict[str, s
     for kind, its in list(sides.values())[-1].by_kind():
         click.echo(f"left: {len(its)} × {kind}: {its[0].reason.text}")
     for variable, value in settings.items():
-        click.echo(f"kept for `ett run --dynamic-sources auto`: {variable}={shlex.quote(value)}")
+        click.echo(f"kept for `ett run --dynamic-sources auto`: {variable}={_quoted(value)}")
     if not settings:
         click.echo("ett: nothing to apply", err=True)
 

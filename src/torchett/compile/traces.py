@@ -187,7 +187,10 @@ def _take_event(
 
 def _take_artifact(about: Any, payload: str, one: _Seen) -> None:
     if about.get("name") == "recompile_reasons":
-        reasons = json.loads(payload)
+        try:
+            reasons = json.loads(payload)
+        except ValueError:  # a single one is written as it is
+            reasons = payload
         one.reasons = tuple([reasons] if isinstance(reasons, str) else map(str, reasons))
 
 
