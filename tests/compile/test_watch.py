@@ -15,7 +15,8 @@ from kept import Kept
 
 from torchett.compile import phases, watch
 from torchett.compile.adapter import events
-from torchett.compile.facts import Compile, append_stray, from_json, stray_facts
+from torchett.compile.facts import Compile, from_json, keep, stray_facts
+from torchett.record import api
 from torchett.record.boarding import SITE
 
 
@@ -235,16 +236,23 @@ def test_a_function_that_moved_keeps_its_hash(tmp_path: Path) -> None:
     assert watch.source_hash(str(tmp_path / "none.py"), 1) is None
 
 
-def test_facts_read_back_as_they_were_and_others_are_passed_over(tmp_path: Path) -> None:
+def test_facts_read_back_as_they_were_and_others_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = Compile(id="0/1", t0_ns=5, t1_ns=9, by_ns={"dynamo": 4}, reasons=("a",), again=True)
     assert from_json(json.loads(json.dumps(one.to_json()))) == one
     for bad in (None, [], {}, {"id": 3}, {"id": "0/0", "t0_ns": 5, "t1_ns": 1},
                 {"id": "0/0", "t0_ns": "x"}, {"id": "0/0", "reasons": 7}):  # fmt: skip
         assert from_json(bad) is None
-    append_stray(tmp_path, 3, one.to_json())
+    monkeypatch.setenv("ETT_RUN", str(tmp_path))
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setattr(api, "_recorder", None)
+    keep("compile", one.to_json())
+    keep("kernel", {"kernel": "mm"})
     with open(next(tmp_path.glob("compiles-3-*.jsonl")), "a") as file:
         file.write('{"id": "0/')  # killed here
-    assert list(stray_facts(tmp_path)) == [(0, 3, one.to_json())]
+    assert list(stray_facts(tmp_path, "compile")) == [(0, 3, one.to_json())]
+    assert list(stray_facts(tmp_path, "kernel")) == [(0, 3, {"kernel": "mm"})]
 
 
 SCRIPT = """

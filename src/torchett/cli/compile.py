@@ -2,7 +2,7 @@
 
 import click
 
-from torchett.cli.doctor import doctor
+from torchett.cli.doctor import doctor, kernels
 
 
 @click.group("compile")
@@ -11,3 +11,4 @@ def compile_() -> None:
 
 
 compile_.add_command(doctor)
+compile_.add_command(kernels)

@@ -248,9 +248,66 @@ def _workload(command: tuple[str, ...]) -> Path:
     return workload_path(runs_folder(os.environ), command)
 
 
+@click.command()
+@click.argument("run")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--prune", type=click.IntRange(1), help="Keep the K best configs of each kernel.")
+@speaks_plainly
+def kernels(run: str, as_json: bool, prune: int | None) -> None:
+    """List the kernels that cost most to tune and compile."""
+    from torchett.compile.facts import stray_facts
+    from torchett.compile.kernels import kernel_costs
+    from torchett.compile.pins import KIND
+    from torchett.runs.folder import find_run
+    from torchett.runs.reader import RunReader
+
+    reader = RunReader(find_run(run)).poll()
+    facts = [*reader.facts(KIND), *stray_facts(reader.run, KIND)]
+    costs = kernel_costs(facts)
+    pruned = _prune(facts, prune) if prune else {}
+    benchmarks = sum(one.benchmarks for one in costs)
+    pinned = sum(one.pinned for one in costs)
+    if as_json:
+        shown: dict[str, Any] = {"benchmarks": benchmarks, "pinned": pinned}
+        shown["kernels"] = [one.to_json() for one in costs]
+        if prune:
+            shown["pruned"] = {name: {"kept": k, "of": n} for name, (k, n) in pruned.items()}
+        print_json(shown)
+        return
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in ("kernel", "made by", "tuning s", "compiling s", "benchmarks", "pinned", "won"):
+        right = heading in ("tuning s", "compiling s", "benchmarks", "pinned")
+        table.add_column(heading, justify="right" if right else "left")
+    for one in costs[:30]:
+        won = next(reversed(one.winners.values()), "")
+        table.add_row(one.name, one.origin, f"{one.tuning_s:.3f}", f"{one.compiling_s:.3f}",
+                      str(one.benchmarks), str(one.pinned), won)  # fmt: skip
+    print_rich(table)
+    click.echo(f"{len(costs)} kernels, {benchmarks} benchmarks, {pinned} pinned")
+    for name, (k, n) in pruned.items():
+        click.echo(f"{name}: {k} of {n} configs kept")
+
+
+def _prune(facts: "list[tuple[int, int, Any]]", k: int) -> dict[str, tuple[int, int]]:
+    """Prune wherever this job's pins are."""
+    from torchett.compile.pins import prune
+
+    folders = {fact["pins"] for _, _, fact in facts if isinstance(fact, dict) and "pins" in fact}
+    there = [Path(folder) for folder in sorted(folders) if Path(folder).is_dir()]
+    if not there:
+        said = ", ".join(sorted(folders)) or "no kernel was tuned"
+        raise RunError(f"ett compile kernels --prune: expected pins on this machine: {said}")
+    pruned: dict[str, tuple[int, int]] = {}
+    for folder in there:
+        pruned |= prune(folder, k)
+    return pruned
+
+
 def compiles_of(reader: "RunReader") -> "list[tuple[int, int, Compile]]":
     """Attempt, rank and compile: all that the job's processes wrote down."""
     from torchett.compile.facts import KIND, stray_facts
     from torchett.compile.summary import compiles_in
 
-    return compiles_in([*reader.facts(KIND), *stray_facts(reader.run)])
+    return compiles_in([*reader.facts(KIND), *stray_facts(reader.run, KIND)])

@@ -38,6 +38,12 @@ def main() -> None:
     "--progress", default=30.0, show_default=True, help="Seconds between lines; 0 for none."
 )
 @click.option(
+    "--pins/--no-pins",
+    default=True,
+    show_default=True,
+    help="Use what won when kernels were tuned before; see `ett compile kernels`.",
+)
+@click.option(
     "--dynamic-sources",
     metavar="auto|LIST",
     help="What torch.compile takes for dynamic; auto: what earlier jobs of this script taught.",
@@ -54,6 +60,7 @@ def run(
     standby: bool,
     hang_timeout: float,
     progress: float,
+    pins: bool,
     dynamic_sources: str | None,
     node: int | None,
     nodes: int | None,
@@ -78,7 +85,7 @@ def run(
         nodes=nodes,
         head=head,
         aboard=() if as_is else WATCHES,
-        settings=source_settings(dynamic_sources, command),
+        settings={"ETT_PINS": str(int(pins)), **source_settings(dynamic_sources, command)},
     )
     ended = run_job(options, os.environ)
     if dynamic_sources == "auto" and ended.node == 0:

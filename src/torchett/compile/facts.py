@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from torchett.record import api
+
 KIND: Final = "compile"  # of the notes
 
 Cause = Literal["dynamo", "backend", "triton", "autotune", "cache_load"]
@@ -81,14 +83,19 @@ def from_json(fact: Any) -> Compile | None:
         return None
 
 
-def append_stray(run: Path, rank: int, fact: dict[str, Any]) -> None:
-    """Keep a fact of a process that has no record."""
-    path = run / f"compiles-{rank}-{os.getpid()}.jsonl"
+def keep(kind: str, fact: dict[str, Any]) -> None:
+    """Keep a fact with the record; where there is none, in the run folder of `ett run`."""
+    run = os.environ.get("ETT_RUN")
+    if api.recorder() is not None or run is None:
+        api.note(kind, fact)
+        return
+    rank = os.environ.get("RANK", "0")
+    path = Path(run) / f"compiles-{rank if rank.isdigit() else 0}-{os.getpid()}.jsonl"
     with open(path, "a", encoding="utf-8") as file:
-        file.write(json.dumps(fact) + "\n")
+        file.write(json.dumps({"note": kind, "fact": fact}) + "\n")
 
 
-def stray_facts(run: Path) -> Iterator[tuple[int, int, Any]]:
+def stray_facts(run: Path, kind: str) -> Iterator[tuple[int, int, Any]]:
     """Attempt (not known: 0), rank and fact of what processes without a record left behind."""
     for path in sorted(run.glob("compiles-*-*.jsonl")):
         rank = path.name.split("-")[1]
@@ -96,6 +103,8 @@ def stray_facts(run: Path) -> Iterator[tuple[int, int, Any]]:
             continue
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
-                yield 0, int(rank), json.loads(line)
-            except ValueError:
+                stray = json.loads(line)
+                if stray["note"] == kind:
+                    yield 0, int(rank), stray["fact"]
+            except (ValueError, TypeError, KeyError):
                 continue  # the line a killed process did not finish

@@ -12,16 +12,14 @@ waits in `loss.backward()`: if that is the trainer's, it stops the trainer, too.
 """
 
 import hashlib
-import os
 import threading
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 from torchett.compile.adapter import events
-from torchett.compile.facts import KIND, Compile, Part, append_stray
+from torchett.compile.facts import KIND, Compile, Part, keep
 from torchett.compile.phases import Phases, part_of
 from torchett.record import api
 from torchett.record.boarding import when_imported
@@ -179,7 +177,7 @@ class Watcher:
             nodes=getattr(metrics, "graph_node_count", None),
             caches=dict(running.caches),
         )
-        _keep(self._placed(fact, metrics).to_json())
+        keep(KIND, self._placed(fact, metrics).to_json())
 
     def _placed(self, fact: Compile, metrics: Any) -> Compile:
         """The fact with the function it is about: a backward's is its forward's."""
@@ -210,16 +208,6 @@ def source_hash(file: str, line: int) -> str | None:
     except Exception:
         block = lines[:1]
     return hashlib.sha256("".join(block).encode()).hexdigest()[:16]
-
-
-def _keep(fact: dict[str, Any]) -> None:
-    """With the record; where there is none, in the run folder of `ett run`."""
-    run = os.environ.get("ETT_RUN")
-    if api.recorder() is not None or run is None:
-        api.note(KIND, fact)
-        return
-    rank = os.environ.get("RANK", "0")
-    append_stray(Path(run), int(rank) if rank.isdigit() else 0, fact)
 
 
 def _short(reason: Any) -> str:

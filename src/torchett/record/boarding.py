@@ -20,7 +20,8 @@ from types import ModuleType
 SITE = os.path.join(os.path.dirname(__file__), "site")
 log = logging.getLogger("torchett")
 
-WATCHES = ("torchett.compile.watch",)  # what comes aboard wherever a record is kept
+# What comes aboard wherever a record is kept: it observes.
+WATCHES = ("torchett.compile.watch", "torchett.compile.pins")
 
 Then = Callable[[ModuleType], None]
 _waiting: dict[str, list[Then]] = {}
