@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from torchett.cli.doctor import doctor, kernels
 from torchett.cli.speak import print_json, print_rich, speaks_plainly
 from torchett.model.errors import InputError
 
@@ -294,3 +295,7 @@ def _head_json(head: "Head") -> dict[str, Any]:
         "made_s": head.made_s,
         "environment": dict(head.environment),
     }
+
+
+compile_.add_command(doctor)
+compile_.add_command(kernels)

@@ -54,6 +54,17 @@ def main() -> None:
     " (default: yes, unless --as-is).",
 )
 @click.option("--audit", is_flag=True, help="Write down what communication costs the start-up.")
+@click.option(
+    "--pins/--no-pins",
+    default=True,
+    show_default=True,
+    help="Use what won when kernels were tuned before; see `ett compile kernels`.",
+)
+@click.option(
+    "--dynamic-sources",
+    metavar="auto|LIST",
+    help="What torch.compile takes for dynamic; auto: what earlier jobs of this script taught.",
+)
 @click.option("--node", type=click.IntRange(0), help="This node's number, 0 is the head.")
 @click.option("--nodes", type=click.IntRange(1), help="How many nodes run this job.")
 @click.option("--head", help="HOST[:PORT] of node 0, to compare clocks with.")
@@ -70,18 +81,24 @@ def run(
     compile_cache: str | None,
     hooks: bool | None,
     audit: bool,
+    pins: bool,
+    dynamic_sources: str | None,
     node: int | None,
     nodes: int | None,
     head: str | None,
     command: tuple[str, ...],
 ) -> None:
     """Run a training command and record its attempts: ett run -- torchrun … train.py"""
+    from torchett.cli.doctor import learn_sources, source_settings
     from torchett.launch.levers import Levers
     from torchett.launch.run import Options, run_job
     from torchett.launch.supervise import leave_like
 
     levers = Levers(
-        hooks=not as_is if hooks is None else hooks, compile_cache=compile_cache, audit=audit
+        hooks=not as_is if hooks is None else hooks,
+        compile_cache=compile_cache,
+        pins=pins and not as_is,
+        audit=audit,
     )
     options = Options(
         command=command,
@@ -96,9 +113,11 @@ def run(
         nodes=nodes,
         head=head,
         aboard=levers.aboard,
-        settings=levers.settings,
+        settings=levers.settings | source_settings(dynamic_sources, command),
     )
     ended = run_job(options, os.environ)
+    if dynamic_sources == "auto" and ended.node == 0:
+        learn_sources(ended.run, command)
     if ended.node == 0:
         _print_summary(ended.run)
     sys.stdout.flush()
@@ -132,14 +151,19 @@ def _print_summary(folder: Path) -> None:
 @speaks_plainly
 def report(run: str, as_json: bool, definition: str, svg: Path | None) -> None:
     """Show where the time of a job went."""
+    from torchett.cli.doctor import compiles_of
+    from torchett.compile.summary import summary
     from torchett.ledger.views import DEFINITIONS
     from torchett.runs.folder import find_run
     from torchett.runs.reader import RunReader
 
     reader = RunReader(find_run(run)).poll()
     ledger, chosen = reader.ledger(), DEFINITIONS[definition]
+    compiles = summary(compiles_of(reader))
     if as_json:
         shown = ledger.to_json()
+        if compiles is not None:
+            shown["compile"] = compiles
         if reader.notes:
             shown["notes"] = reader.notes
         if definition != "meta":
@@ -147,9 +171,10 @@ def report(run: str, as_json: bool, definition: str, svg: Path | None) -> None:
             shown["definition"] = {"name": definition, "percent": value, "is": chosen.sentence}
         print_json(shown)
         return
+    from torchett.report.compiles import compile_section
     from torchett.report.job import job_report
 
-    drawn = job_report(ledger, reader.history(), chosen)
+    drawn = job_report(ledger, reader.history(), chosen, details=compile_section(compiles))
     if svg is None:
         print_rich(drawn)
         return
@@ -179,6 +204,7 @@ def compare(a: str, b: str, as_json: bool) -> None:
 
 for command in (import_, export, startup, compile_, checkpoint, bench):
     main.add_command(command)
+
 
 if __name__ == "__main__":
     main()

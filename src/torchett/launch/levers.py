@@ -6,6 +6,8 @@ By name only: a launcher imports none of them.
 import os
 from dataclasses import dataclass
 
+from torchett.record.boarding import WATCHES
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Levers:
@@ -13,6 +15,7 @@ class Levers:
 
     hooks: bool = True
     compile_cache: str | None = None  # path or URL
+    pins: bool = True
     audit: bool = False
 
     @property
@@ -20,6 +23,7 @@ class Levers:
         """The modules, each with a function `board()`: see record.boarding."""
         chosen = {
             "torchett.record.hooks": self.hooks,
+            **dict.fromkeys(WATCHES, self.hooks),
             "torchett.startup.audit": self.audit,
             "torchett.compile.board": self.compile_cache is not None,
         }
@@ -28,7 +32,7 @@ class Levers:
     @property
     def settings(self) -> dict[str, str]:
         """What those modules read from the environment."""
-        found = {}
+        found = {"ETT_PINS": str(int(self.pins))}
         if self.compile_cache is not None:
             is_url = "://" in self.compile_cache
             found["ETT_COMPILE_CACHE"] = (

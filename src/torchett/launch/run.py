@@ -263,7 +263,7 @@ def _environment(
 def _boarding(options: Options, env: Mapping[str, str]) -> dict[str, str]:
     """What brings the levers of this job aboard its processes."""
     if not options.aboard:
-        return {}
+        return dict(options.settings)
     path = [SITE, env["PYTHONPATH"]] if env.get("PYTHONPATH") else [SITE]
     return {
         **options.settings,

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from torchett.record.boarding import WATCHES, bring
 from torchett.record.clock import anchor, now_ns, process_start_ns, process_start_ticks
 from torchett.record.identity import Identity, identify
 from torchett.record.recorder import Recorder, Silent
@@ -20,6 +21,7 @@ log = logging.getLogger("torchett")
 
 _recorder: Recorder | Silent | None = None
 _run: Path | None = None
+_trainer: int | None = None
 _early: list[tuple[str, int, int, bool]] = []
 _early_notes: list[tuple[str, dict[str, Any]]] = []
 _when_open: list[Callable[[Recorder | Silent], None]] = []
@@ -91,15 +93,27 @@ def note(kind: str, fact: dict[str, Any]) -> None:
         _early_notes.append((kind, fact))
 
 
+def recorder() -> Recorder | Silent | None:
+    """The recorder, if the record is open."""
+    return _recorder
+
+
+def trainer_thread() -> int:
+    """The thread that trains: the one that opened the record, else the main one."""
+    return _trainer or threading.main_thread().ident or 0
+
+
 def _open(
     job: str | None = None,
     rank: int | None = None,
     ranks: int | None = None,
     imports_until_ns: int | None = None,
 ) -> Recorder | Silent:
-    global _recorder, _run
+    global _recorder, _run, _trainer
     if _recorder is not None:
         return _recorder
+    if not threading.current_thread().name.startswith("ett-"):
+        _trainer = threading.get_ident()
     try:
         _recorder, _run = _make(job, rank, ranks, imports_until_ns)
     except Exception as error:  # whatever is wrong here must not stop a training job
@@ -116,6 +130,8 @@ def _open(
             then(_recorder)
         except Exception as error:
             log.warning("torchett: %s is off: %s", getattr(then, "__qualname__", then), error)
+    if _run is not None:
+        bring(WATCHES)
     return _recorder
 
 

@@ -11,7 +11,7 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import module_from_spec
@@ -20,16 +20,26 @@ from types import ModuleType
 SITE = os.path.join(os.path.dirname(__file__), "site")
 log = logging.getLogger("torchett")
 
+# What comes aboard wherever a record is kept: it observes.
+WATCHES = ("torchett.compile.watch", "torchett.compile.pins")
+
 Then = Callable[[ModuleType], None]
 _waiting: dict[str, list[Then]] = {}
+_aboard: set[str] = set()
 
 
 def board() -> None:
     """Bring aboard the modules that ETT_BOARD names: each has a function `board()`."""
     if os.environ.get("ETT_DISABLE") == "1":
         return
-    for name in os.environ.get("ETT_BOARD", "").split(","):
-        if name:
+    bring(name for name in os.environ.get("ETT_BOARD", "").split(",") if name)
+
+
+def bring(names: Iterable[str]) -> None:
+    """Bring these modules aboard, each once."""
+    for name in names:
+        if name not in _aboard:
+            _aboard.add(name)
             try:
                 importlib.import_module(name).board()
             except Exception as error:

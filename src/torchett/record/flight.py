@@ -120,6 +120,14 @@ class FlightWriter:
             OPEN.pack_into(self.ring, OPEN_AT + slot * OPEN.size, 0, 0, 0)
             self._free.append(slot)
 
+    def has_step(self) -> bool:
+        """Whether a step has been recorded: a look at the ring, for rare use."""
+        with self._lock:
+            if self._begun:
+                return True
+            raw = raw_entries(self.ring, self._reach, self._seq)
+            return any(entry[4] & 0xFF == STEP for entry in whole_entries(raw, self._reach))
+
     def beat(self) -> None:
         """A sign of life, for whoever watches from outside."""
         self.ring[BEAT_AT : BEAT_AT + 8] = now_ns().to_bytes(8, "little")

@@ -129,6 +129,10 @@ class Recorder:
         if index >= 0:
             self._writer.put(now, now, now, index, meta(CHECKPOINT))
 
+    def has_stepped(self) -> bool:
+        """Whether a step of this process is over."""
+        return self._writer.has_step()
+
     def close(self, fact: dict[str, Any]) -> None:
         """The process ends in good order."""
         self._writer.close(fact)
@@ -247,6 +251,9 @@ class Silent:
 
     def note(self, kind: str, fact: dict[str, Any]) -> None:
         pass
+
+    def has_stepped(self) -> bool:
+        return False
 
     def abandon(self) -> None:
         pass

@@ -1,5 +1,7 @@
 """The report of one job: a headline, the account tree, attempts as strips, what was lost."""
 
+from collections.abc import Sequence
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -22,9 +24,13 @@ _MOST_RANKS = 8
 
 
 def job_report(
-    ledger: Ledger, history: History, definition: Definition, width: int = 100
+    ledger: Ledger,
+    history: History,
+    definition: Definition,
+    width: int = 100,
+    details: Sequence[RenderableType] = (),
 ) -> RenderableType:
-    """The whole report."""
+    """The whole report, with what levers have to say in `details`."""
     parts: list[RenderableType] = [
         *_headline(ledger, history, definition, width),
         Text(),
@@ -33,6 +39,7 @@ def job_report(
         *_attempts(ledger, history),
         *_failures(ledger),
         *_ranks(history),
+        *details,
         *_notes(ledger, history),
     ]
     return Group(*parts)

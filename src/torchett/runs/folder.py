@@ -18,7 +18,7 @@ def find_run(name: str) -> Path:
                 return path
             if path.exists():
                 raise RunError(f"{path}: expected a run folder, found a file")
-        near = sorted(p.name for p in known.iterdir() if p.is_dir()) if known.is_dir() else []
+        near = sorted(p.name for p in known.glob("[!.]*") if p.is_dir()) if known.is_dir() else []
     except (OSError, ValueError) as error:
         shown = name if len(name) <= 60 else f"{name[:57]}…"
         reason = error.strerror if isinstance(error, OSError) else str(error)

@@ -1,0 +1,217 @@
+"""Every compile as a span of the record and a fact: begun, over, why, and where its time went.
+
+    main thread    ── step ──┐ dynamo ┊ backend ┊ kernels ┊ backend ┊ dynamo │── step goes on
+                             └─ one span: pt2_compile, or recompile after the first step ─┘
+
+Torch announces each phase as it begins and ends (`adapter.events`). The outermost phase on a
+thread is the compile; each nanosecond of it counts for the innermost phase's cause.
+
+Foreground or background. What the trainer's thread compiles stops the trainer. Another Python
+thread (a warm-up) does not. A thread of the autograd engine compiles a backward while some thread
+waits in `loss.backward()`: if that is the trainer's, it stops the trainer, too.
+"""
+
+import hashlib
+import threading
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from types import ModuleType
+from typing import Any, Final
+
+from torchett.compile.adapter import events
+from torchett.compile.facts import KIND, Compile, Part, keep
+from torchett.compile.phases import Phases, part_of
+from torchett.record import api
+from torchett.record.boarding import when_imported
+from torchett.record.clock import now_ns
+
+_WAITED_FOR: Final = {"guard_collective"}  # timed by torch like a compile, on every call
+_ROOTS: Final = (  # what counts on another thread than the trainer's; others help one of these
+    "dynamo",
+    "entire_backward_compile",
+    "fullgraph_capture",
+    "CachingAutotuner.",
+    "CUDAGraph",
+    "cudagraph",
+)
+_MOST_REASONS = 8
+_MOST_WORDS = 400
+_SHORT_NS = 5_000_000  # a frame without a graph that took less is a span, but no fact
+_MOST_IDS = 4096
+
+
+def board() -> None:
+    """Watch the compiles of this process, from its first on."""
+    when_imported("torch._dynamo.utils", _watch_phases)
+    when_imported("torch._dynamo.convert_frame", _watch_reasons)
+
+
+def _watch_phases(utils: ModuleType) -> None:
+    events.listen_to_phases(utils, _watcher)
+
+
+def _watch_reasons(convert_frame: ModuleType) -> None:
+    events.listen_to_reasons(convert_frame, _watcher)
+
+
+@dataclass(slots=True)
+class _Running:
+    """A compile under way on one thread."""
+
+    began_ns: int
+    compile_id: str
+    part: Part
+    again: bool
+    background: bool
+    span: Any
+    phases: Phases = field(default_factory=Phases)
+    caches: Counter[str] = field(default_factory=Counter)
+    reasons: tuple[str, ...] = ()
+    metrics: Any = None
+
+
+class Watcher:
+    """Hears what `adapter.events` hears, and keeps it."""
+
+    def __init__(self) -> None:
+        self._here = threading.local()
+        self._in_background: set[str] = set()
+        self._places: dict[str, tuple[str, str, int]] = {}  # frame → function, file, line
+
+    def began(self, phase: str, compile_id: str | None) -> None:
+        running: _Running | None = getattr(self._here, "running", None)
+        now = now_ns()
+        if running is None:
+            if phase in _WAITED_FOR:
+                return
+            ident = threading.get_ident()
+            if ident != api.trainer_thread() and not phase.startswith(_ROOTS):
+                return
+            self._settle()
+            running = self._here.running = self._open(phase, compile_id or "-", ident, now)
+        running.phases.began(phase, now)
+
+    def ended(self, phase: str) -> None:
+        running: _Running | None = getattr(self._here, "running", None)
+        now = now_ns()
+        if running is None or not running.phases.ended(phase, now):
+            return
+        self._here.running = None
+        account = "recompile" if running.again else "pt2_compile"
+        if running.span is not None:
+            running.span.__exit__(None, None, None)
+        else:
+            api.past_span(account, running.began_ns, now, background=running.background)
+        self._here.over = (running, now)
+        if running.part != "backward":  # whose metrics come a moment later
+            self._settle()
+
+    def happened(self, what: str) -> None:
+        running: _Running | None = getattr(self._here, "running", None)
+        if running is not None and "cache" in what:
+            running.caches[what] += 1
+
+    def failed_guards(self, reasons: list[str]) -> None:
+        running: _Running | None = getattr(self._here, "running", None)
+        if running is not None:
+            running.reasons = tuple(_short(reason) for reason in reasons[:_MOST_REASONS])
+
+    def measured(self, metrics: Any) -> None:
+        running: _Running | None = getattr(self._here, "running", None)
+        if running is not None:
+            running.metrics = metrics
+            return
+        over = getattr(self._here, "over", None)
+        if over is not None and getattr(metrics, "is_forward", None) is False:
+            over[0].metrics = metrics
+            self._settle()
+
+    def _open(self, phase: str, compile_id: str, ident: int, now: int) -> _Running:
+        background = self._is_background(ident, compile_id)
+        recorder = api.recorder()
+        again = recorder is not None and recorder.has_stepped()
+        span = None
+        if recorder is not None:
+            span = recorder.span("recompile" if again else "pt2_compile", background)
+            span.__enter__()
+        return _Running(now, compile_id, part_of(phase), again, background, span)
+
+    def _is_background(self, ident: int, compile_id: str) -> bool:
+        trainer = api.trainer_thread()
+        if ident == trainer:
+            return False
+        if events.is_python_thread(ident):
+            if len(self._in_background) < _MOST_IDS:
+                self._in_background.add(compile_id)
+            return True
+        waiting = events.waiting_in_backward() - {ident}
+        if waiting - {trainer} and compile_id in self._in_background:
+            return True  # of a forward that another thread compiled: most likely its backward
+        return bool(waiting) and trainer not in waiting
+
+    def _settle(self) -> None:
+        """Write down the compile that is over on this thread."""
+        over: tuple[_Running, int] | None = getattr(self._here, "over", None)
+        if over is None:
+            return
+        self._here.over = None
+        running, ended_ns = over
+        metrics = running.metrics
+        has_graph = bool(getattr(metrics, "graph_op_count", 0)) or running.part != "forward"
+        failed = getattr(metrics, "fail_reason", None)
+        if not has_graph and not failed and ended_ns - running.began_ns < _SHORT_NS:
+            return
+        reasons = running.reasons
+        if not reasons and getattr(metrics, "recompile_reason", None):
+            reasons = (_short(metrics.recompile_reason),)
+        fact = Compile(
+            id=running.compile_id,
+            part=running.part,
+            t0_ns=running.began_ns,
+            t1_ns=ended_ns,
+            by_ns=dict(running.phases.by_ns),
+            again=running.again,
+            background=running.background,
+            reasons=reasons,
+            failed=_short(failed) if failed else None,
+            nodes=getattr(metrics, "graph_node_count", None),
+            caches=dict(running.caches),
+        )
+        keep(KIND, self._placed(fact, metrics).to_json())
+
+    def _placed(self, fact: Compile, metrics: Any) -> Compile:
+        """The fact with the function it is about: a backward's is its forward's."""
+        frame = fact.id.partition("/")[0]
+        name, file = getattr(metrics, "co_name", None), getattr(metrics, "co_filename", None)
+        line = getattr(metrics, "co_firstlineno", None)
+        if name and file and isinstance(line, int) and len(self._places) < _MOST_IDS:
+            self._places[frame] = (name, file, line)
+        if frame not in self._places:
+            return fact
+        name, file, line = self._places[frame]
+        sources = events.changed_sizes(file, line, name) if fact.part == "forward" else {}
+        return replace(
+            fact, name=name, file=file, line=line, code=source_hash(file, line), sources=sources
+        )
+
+
+def source_hash(file: str, line: int) -> str | None:
+    """A hash of the function that begins there: the same wherever it stands."""
+    import inspect
+    import linecache
+
+    lines = linecache.getlines(file)[line - 1 :]
+    if not lines:
+        return None
+    try:
+        block = inspect.getblock(lines)
+    except Exception:
+        block = lines[:1]
+    return hashlib.sha256("".join(block).encode()).hexdigest()[:16]
+
+
+def _short(reason: Any) -> str:
+    return str(reason).strip()[:_MOST_WORDS]
+
+
+_watcher = Watcher()
