@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torchett.record import blocked, checkpoint_durable, init, stage, step, steps
 
 if TYPE_CHECKING:
+    from torchett.checkpoint import Checkpointer
     from torchett.startup import (
         Plan,
         background_imports,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Checkpointer",
     "Plan",
     "background_imports",
     "blocked",
@@ -40,6 +42,10 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> Any:
     """Levers are imported when they are first used: recording alone costs less."""
+    if name == "Checkpointer":
+        from torchett.checkpoint import Checkpointer
+
+        return Checkpointer
     if name in __all__:
         from torchett import startup
 
