@@ -482,7 +482,7 @@ class _Met:
     def settle(self) -> list[tuple[int, float]]:
         """(number, seconds) that saves have blocked this rank, call and fence together."""
         found = [
-            (number, seconds + getattr(copy, "blocked_ns", 0) / 1e9)
+            (number, seconds + copy.waited_s())
             for number, seconds, copy in self.blocked
         ]
         self.blocked.clear()
@@ -510,6 +510,9 @@ class _Nothing:
 
     def wait(self) -> None:
         pass
+
+    def waited_s(self) -> float:
+        return 0.0
 
     def release(self) -> None:
         pass

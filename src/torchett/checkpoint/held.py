@@ -50,6 +50,9 @@ class Held:
     def release(self) -> None:
         self._read.set()
 
+    def waited_s(self) -> float:
+        return self.blocked_ns / 1e9
+
     def fence(self) -> None:
         """Wait for the upload, and say once what that costs."""
         global _told

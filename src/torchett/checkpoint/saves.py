@@ -22,6 +22,9 @@ class Copy(Protocol):
     def wait(self) -> None:
         """Return when it is whole."""
 
+    def waited_s(self) -> float:
+        """Seconds the loop waited for it, beside the call."""
+
     def release(self) -> None:
         """The upload is over: nobody reads it any more."""
 

@@ -38,6 +38,7 @@ class Staged:
         self._copies = threading.Event()  # on the CPU
         self._copies.set()
         self._events: list[tuple[Any, Any]] = []  # (device, event)
+        self._marks: list[tuple[Any, Any]] = []  # before and after a wait on the GPU
 
     def fence(self) -> None:
         """Hold the next optimizer step back until its weights are copied: on the GPU, on the
@@ -47,7 +48,12 @@ class Staged:
             import torch
 
             for device, event in self._events:
-                torch.cuda.current_stream(device).wait_event(event)
+                compute = torch.cuda.current_stream(device)
+                marks = tuple(torch.cuda.Event(enable_timing=True) for _ in range(2))
+                marks[0].record(compute)
+                compute.wait_event(event)
+                marks[1].record(compute)
+                self._marks.append(marks)
         if not self._copies.is_set():
             began = now_ns()
             self._copies.wait()
@@ -64,6 +70,11 @@ class Staged:
         self._kept = self._sources = []
         if self._error is not None:
             raise CheckpointError(self._error)
+
+    def waited_s(self) -> float:
+        """Seconds the loop or the GPU waited at the fence, as far as they are over."""
+        on_gpu = [a.elapsed_time(b) / 1e3 for a, b in self._marks if b.query()]
+        return self.blocked_ns / 1e9 + max(on_gpu, default=0.0)
 
     def release(self) -> None:
         """Nothing to give back: the arena is kept."""

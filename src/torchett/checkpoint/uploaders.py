@@ -168,15 +168,8 @@ class ProcessUploader:
         """End the process; what it has in hand is lost."""
         with self._reply:
             self._closed = True
-        try:
-            self._control.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
-        try:
-            self._process.wait(2.0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._process.kill()
+        self._process.wait()
 
 
 def send(control: socket.socket, message: Any, fds: list[int] | None = None) -> None:
