@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torchett.record import blocked, checkpoint_durable, init, stage, step, steps
 
 if TYPE_CHECKING:
+    from torchett.checkpoint import Checkpointer
     from torchett.compile.compiled import compile
     from torchett.startup import (
         Plan,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Checkpointer",
     "Plan",
     "background_imports",
     "blocked",
@@ -50,6 +52,10 @@ def __getattr__(name: str) -> Any:
         import importlib
 
         return importlib.import_module("torchett.compile")  # a room that can be called
+    if name == "Checkpointer":
+        from torchett.checkpoint import Checkpointer
+
+        return Checkpointer
     if name in __all__:
         from torchett import startup
 

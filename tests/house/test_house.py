@@ -65,7 +65,7 @@ def test_the_public_names_are_these() -> None:
     import torchett
 
     assert torchett.__all__ == [
-        "Plan", "background_imports", "blocked", "checkpoint_durable", "compile",
+        "Checkpointer", "Plan", "background_imports", "blocked", "checkpoint_durable", "compile",
         "gather_objects_together", "init", "lazy_groups", "remember_shapes", "stage", "step",
         "steps", "synthetic_like", "warm_up",
     ]  # fmt: skip

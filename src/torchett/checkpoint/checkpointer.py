@@ -1,0 +1,520 @@
+"""The checkpointer: what a training loop calls.
+
+    ckpt = ett.Checkpointer("checkpoints/run-7", every="auto", keep=3)
+    first = ckpt.restore(state)               # 0 if there is no checkpoint yet
+    for step, batch in enumerate(loader, start=first):
+        …
+        optimizer.step()
+        ckpt.step(step, state)                # returns at once; saves when it is due
+    ckpt.close()                              # the last step's state is safe
+
+`state` is what DCP takes: {"model": model, "optimizer": optimizer, "loader": loader, …}.
+"""
+
+import atexit
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, MutableMapping
+from typing import Any, Literal
+
+from torchett.checkpoint import fence
+from torchett.checkpoint.arena import Arena, Slot, lay_out
+from torchett.checkpoint.catalog import PINNED, entries
+from torchett.checkpoint.errors import CheckpointError
+from torchett.checkpoint.held import Held
+from torchett.checkpoint.history import History
+from torchett.checkpoint.pieces import Collector, Pieces
+from torchett.checkpoint.preemption import Preemption
+from torchett.checkpoint.prefetch import Prefetch
+from torchett.checkpoint.ranks import Ranks, meet
+from torchett.checkpoint.retention import Keep
+from torchett.checkpoint.saves import Copy, Save, Saves
+from torchett.checkpoint.schedule import Schedule
+from torchett.checkpoint.staging import Copier, Staged, stage
+from torchett.checkpoint.storage import open_storage, token
+from torchett.checkpoint.upload import Job, Outcome, Target
+from torchett.checkpoint.uploaders import ProcessUploader, ThreadUploader, Uploader
+from torchett.record.api import blocked, checkpoint_durable, note
+from torchett.record.api import stage as recorded_stage
+
+log = logging.getLogger("torchett")
+
+State = Mapping[str, Any]
+_EXIT_S = 120.0  # how long a process on its way out waits for an upload
+
+
+class Checkpointer:
+    """Saves and restores the state of a training job.
+
+    `every`           steps (500), seconds ("600s", "10m"), or "auto": the interval that wastes
+                      least, by what saves and failures are seen to cost
+    `keep`            how many of the last ones, or a `Keep` (every n-th, the best, …)
+    `remote`          a second tier; checkpoints are flushed to it in the background
+    `staging_memory`  bytes a rank may hold for a copy of its state; None: as many as it takes
+    `upload`          "process" (with a process group), "thread" (without), or "auto"
+    `on_error`        "go on" with training when a save fails, or "raise" at the next step
+    """
+
+    def __init__(
+        self,
+        where: "str | os.PathLike[str]",
+        every: int | str = "auto",
+        keep: int | Keep = 2,
+        *,
+        remote: "str | os.PathLike[str] | None" = None,
+        keep_remote: int | Keep | None = None,
+        staging_memory: int | None = None,
+        upload: Literal["auto", "process", "thread"] = "auto",
+        on_error: Literal["go on", "raise"] = "go on",
+    ) -> None:
+        self._off = os.environ.get("ETT_DISABLE_CHECKPOINTS") == "1"
+        near = open_storage(where)
+        self._tiers = [near] + ([open_storage(remote)] if remote is not None else [])
+        keep = keep if isinstance(keep, Keep) else Keep(last=keep)
+        if keep_remote is None:
+            keep_remote = keep
+        elif not isinstance(keep_remote, Keep):
+            keep_remote = Keep(last=keep_remote)
+        far = self._tiers[1].root if remote is not None else None
+        self._target = Target(where=near.root, remote=far, keep=keep, keep_remote=keep_remote)
+        self._every, self._staging_memory = every, staging_memory
+        self._upload, self._on_error = upload, on_error
+        Schedule(every)  # refused now rather than at the first step
+        rank, size = (int(os.environ.get(name, d)) for name, d in (("RANK", 0), ("WORLD_SIZE", 1)))
+        self._prefetch = Prefetch(self._tiers, rank, size)
+        self._copier = Copier()
+        self._met: _Met | None = None
+        self._ready: threading.Thread | None = None
+        self._arena: Arena | None = None
+        self._layout: tuple[str, list[Slot], list[Any]] | None = None
+        self._decisions = 0
+        self._last: tuple[int, State, float | None] | None = None
+        self._saved_step = -1
+        self._closed = False
+        self._warned: set[str] = set()
+        self.durable: dict[str, int] = {}  # tier → the last step that is safe there
+        self.errors: list[str] = []  # of the background, on any rank
+        self.preempted = False
+        fence.install()
+        atexit.register(self._at_exit, os.getpid())
+
+    # What a loop calls -----------------------------------------------------------------------
+
+    def restore(
+        self, state: MutableMapping[str, Any], *, skip: Collection[str] = (), strict: bool = True
+    ) -> int:
+        """The step to train next: after the newest good checkpoint, or 0 if there is none.
+
+        Raises if checkpoints are there and none can be loaded. `skip` names what is left as it
+        is; with `strict=False` so is what the checkpoint has not.
+        """
+        from torchett.checkpoint.restore import restore
+
+        with recorded_stage("checkpoint_restore"):
+            met = self._meet()
+            if met.ranks.rank == 0:
+                for storage in self._tiers:
+                    left = storage.sweep()
+                    if left:
+                        log.info("torchett: deleted what a killed save left: %s", ", ".join(left))
+            found = restore(state, self._tiers, met.ranks, self._prefetch, skip=skip, strict=strict)
+            self._prefetch.clear()
+        if found is None:
+            return 0
+        self._saved_step = found
+        note("checkpoint_restored", {"step": found})
+        return found + 1
+
+    def step(self, step: int, state: State, *, metric: float | None = None) -> None:
+        """The state after `step` is complete: save it if it is due. Returns at once."""
+        if self._off or self._closed:
+            return
+        if self._on_error == "raise" and self.errors:
+            raise CheckpointError(self.errors[-1])
+        try:
+            met = self._meet()
+            if self._ready is None:
+                self._prepare(state)
+            met.schedule.passed(step)
+            self._last = (step, state, metric)
+            if met.preemption.due(step):
+                self._save_just_in_time(met, step, state, metric)
+            elif met.schedule.due(step, met.ranks.decide):
+                self._save(met, step, state, metric)
+        except Exception as error:
+            self._warn(f"checkpoint of step {step} failed: {type(error).__name__}: {error}")
+        finally:
+            fence.forget()
+
+    def save(
+        self, step: int, state: State, *, metric: float | None = None, wait: bool = False
+    ) -> None:
+        """Save the state after `step` whether it is due or not; on every rank."""
+        met = self._meet()
+        if self._ready is None:
+            self._prepare(state)
+        self._save(met, step, state, metric, must=True)
+        if wait:
+            self.wait()
+
+    def fence(self) -> None:
+        """Call this before changing weights in any other way than by an optimizer's step."""
+        fence.run()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Whether the save under way is over by then; the loop stands still meanwhile."""
+        if self._met is None or not self._met.saves.busy:
+            return True
+        with blocked("checkpoint_blocked"):
+            return self._met.saves.wait(timeout_s)
+
+    def pin(self, step: int) -> str:
+        """Path of the checkpoint of `step`, which retention will never delete from now on."""
+        for entry in entries(self._tiers[0]):
+            if entry.step == step and entry.manifest is not None:
+                entry.storage.replace(f"{entry.name}/{PINNED}", b"")
+                return entry.path
+        raise CheckpointError(f"{self._tiers[0].root} has no checkpoint of step {step} to pin")
+
+    def close(self, *, final: bool = True) -> None:
+        """Make the last step's state safe (unless `final=False`) and end the background."""
+        if self._closed:
+            return
+        self._closed = True
+        met = self._met
+        if met is None or os.getpid() != met.pid:
+            return
+        try:
+            with blocked("final_checkpoint"):
+                if final and self._last is not None and self._last[0] > self._saved_step:
+                    self._save(met, *self._last, must=True, account=None)
+                fence.run()
+                met.saves.wait(None if final else _EXIT_S)
+                if self._target.remote is not None:
+                    met.uploader.flushed_by(600.0 if final else _EXIT_S)
+            if met.ranks.rank == 0 and met.schedule.auto is not None:
+                met.history.write(met.schedule.auto.to_json(), clean=final)
+        except Exception as error:
+            self._warn(f"closing: {type(error).__name__}: {error}")
+        met.ranks.close()
+        met.uploader.close()
+        if final and met.saves.current is not None:
+            outcome = met.saves.current.outcome
+            if outcome is not None and outcome.error is not None and self._on_error == "raise":
+                raise CheckpointError(outcome.error)
+
+    def __enter__(self) -> "Checkpointer":
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.close(final=kind is None)
+
+    @property
+    def upload_pid(self) -> int | None:
+        """The upload process of this rank, if there is one."""
+        uploader = self._met.uploader if self._met is not None else None
+        return uploader.pid if isinstance(uploader, ProcessUploader) else None
+
+    # Behind it -------------------------------------------------------------------------------
+
+    def _meet(self) -> "_Met":
+        if self._met is None:
+            ranks = meet()
+            history = History(self._tiers[0])
+            auto = history.read() if ranks.rank == 0 and self._every == "auto" else None
+            self._met = _Met(
+                ranks,
+                Schedule(self._every, auto_state=auto),
+                Saves(self._on_durable, self._on_done),
+                self._uploader(ranks),
+                history,
+            )
+            self._tiers[0].make("")
+            ranks.every_poll(_Poll(self, ranks).look)
+        return self._met
+
+    def _uploader(self, ranks: Ranks) -> Uploader:
+        if self._upload == "process" or (self._upload == "auto" and ranks.size > 1):
+            return ProcessUploader(
+                self._on_flushed, self._on_death, ranks.address, ranks.rank, ranks.size
+            )
+        return ThreadUploader(self._on_flushed, ranks.group)
+
+    def _prepare(self, state: State) -> None:
+        """Make the arena ready in the background: its size is known now."""
+        self._collector = Collector(self._meet().ranks.rank)
+        pieces = self._collector.collect(state)
+        if self._holds(pieces):
+            self._ready = threading.Thread(target=int, name="ett-nothing")
+        else:
+            self._fit(pieces)
+            assert self._arena is not None
+            pin = any(tensor.is_cuda for tensor in pieces.tensors)
+            self._ready = threading.Thread(
+                target=self._arena.make_ready, args=(pin,), name="ett-arena", daemon=True
+            )
+        self._ready.start()
+
+    def _holds(self, pieces: Pieces) -> bool:
+        return self._staging_memory is not None and pieces.size > self._staging_memory
+
+    def _fit(self, pieces: Pieces) -> tuple[Arena, list[Slot], list[Any]]:
+        """The arena with a slot for each tensor; a new one if the state has outgrown it."""
+        if self._layout is None or self._layout[0] != pieces.plan_id:
+            slots, size = lay_out(pieces.tensors)
+            self._layout = None
+            if self._arena is None or self._arena.size < size:
+                old, self._arena = self._arena, Arena(size)
+                if old is not None:
+                    self._arena.make_ready(old.pinned)
+                    old.close()
+            views = [slot.view(self._arena.memory) for slot in slots]
+            self._layout = (pieces.plan_id, slots, views)
+        assert self._arena is not None
+        return self._arena, self._layout[1], self._layout[2]
+
+    def _save(
+        self,
+        met: "_Met",
+        step: int,
+        state: State,
+        metric: float | None,
+        *,
+        must: bool = False,
+        account: str | None = "checkpoint_blocked",
+    ) -> None:
+        began = time.monotonic()
+        self._decisions += 1
+        self._observe(met)
+        said = met.ranks.decide(f"save/{self._decisions}", lambda: self._choose(met, must))
+        if said == "later":
+            met.schedule.defer(step)
+            return
+        with blocked(account) if account else _nothing():
+            mark, generation = said.split()
+            met.saves.wait()
+            assert self._ready is not None
+            self._ready.join()
+            self._saved_step = step
+            met.schedule.saved()
+            copy = self._begin(met, step, state, metric, mark, int(generation))
+        if met.schedule.auto is not None:
+            met.blocked.append((self._decisions, time.monotonic() - began, copy))
+
+    def _choose(self, met: "_Met", must: bool) -> str:
+        """On rank 0: whether to save now, and into which fresh place."""
+        if met.saves.busy and not must:
+            return "later"
+        return f"{token()} {met.ranks.count('generation')}"
+
+    def _begin(
+        self,
+        met: "_Met",
+        step: int,
+        state: State,
+        metric: float | None,
+        mark: str,
+        generation: int,
+    ) -> Copy:
+        """Begin to copy and hand the copy to the background; other ranks count on this one."""
+        poison = None
+        pieces: Pieces | None = None
+        copy: Copy = _Nothing()
+        slots: list[Slot] = []
+        tensors: list[Any] = []
+        arena, uploader = self._arena, met.uploader
+        try:
+            pieces = self._collector.collect(state)
+            if self._holds(pieces):
+                assert self._staging_memory is not None
+                held = Held(pieces.tensors, pieces.size, self._staging_memory)
+                copy, tensors, uploader = held, held.tensors, met.by_thread(self._on_flushed)
+            else:
+                arena, slots, tensors = self._fit(pieces)
+                copy = stage(pieces.tensors, tensors, self._copier)
+        except Exception as error:
+            poison = f"staging step {step}: {type(error).__name__}: {error}"
+        job = Job(
+            step=step,
+            token=mark,
+            generation=generation,
+            rank=met.ranks.rank,
+            world_size=met.ranks.size,
+            target=self._target,
+            plan_id=pieces.plan_id if pieces else "",
+            plan=pieces.plan if pieces else None,
+            slots=slots,
+            blobs=pieces.blobs if pieces else [],
+            metric=metric,
+            per_rank=pieces.per_rank if pieces else (),
+            poison=poison,
+        )
+        arena = arena or Arena(1)
+        met.saves.begin(Save(job=job, arena=arena, tensors=tensors, copy=copy, uploader=uploader))
+        return copy
+
+    def _save_just_in_time(
+        self, met: "_Met", step: int, state: State, metric: float | None
+    ) -> None:
+        """The hardware will be taken away: save, wait as long as there is time, and leave."""
+        self.preempted = True
+        began = time.monotonic()
+        if step > self._saved_step:
+            self._save(met, step, state, metric, must=True)
+        with blocked("checkpoint_blocked"):
+            fence.run()
+            in_time = met.saves.wait(met.preemption.left_s())
+        outcome = met.saves.current.outcome if met.saves.current is not None else None
+        error = outcome.error if outcome is not None else None
+        fact = {"step": step, "reason": met.preemption.reason, "durable": in_time and not error}
+        note("preemption", {**fact, "seconds": time.monotonic() - began})
+        log.warning(
+            "torchett: told to end (%s): the state after step %d is %s",
+            fact["reason"], step, "safe" if fact["durable"] else "NOT safe",
+        )  # fmt: skip
+        met.preemption.leave()
+
+    # What the background says ----------------------------------------------------------------
+
+    def _on_durable(self, save: Save) -> None:
+        """On rank 0, the moment it is durable."""
+        checkpoint_durable(save.job.step)
+        self.durable["local"] = save.job.step
+
+    def _on_done(self, save: Save, outcome: Outcome) -> None:
+        met = self._met
+        assert met is not None
+        if outcome.error is None:
+            self.durable["local"] = outcome.step
+            if met.schedule.auto is not None and met.ranks.rank == 0:
+                met.schedule.auto.observe_upload(outcome.seconds)
+                met.schedule.auto.observe_exposure(met.history.elapsed_s())
+                met.history.write(met.schedule.auto.to_json(), clean=False)
+            return
+        self._saved_step = min(self._saved_step, outcome.step - 1)
+        if not outcome.group_is_sound:
+            met.ranks.count("generation", 1)
+        self._report(f"the checkpoint of step {outcome.step} was not saved: {outcome.error}")
+
+    def _on_flushed(self, step: int, error: str | None) -> None:
+        if error is None:
+            self.durable["remote"] = step
+            note("checkpoint_flushed", {"step": step})
+        else:
+            self._report(f"the checkpoint of step {step} was not flushed: {error}")
+
+    def _on_death(self, said: str) -> None:
+        met = self._met
+        if met is not None and not self._closed:
+            met.ranks.count("generation", 1)
+            self._report(f"{said} and was begun anew")
+
+    def _report(self, said: str) -> None:
+        """Let every rank know."""
+        assert self._met is not None
+        ranks = self._met.ranks
+        number = ranks.count("errors", 1)
+        ranks.tell(f"error/{number}", f"rank {ranks.rank}: {said}")
+
+    def heard(self, said: str) -> None:
+        """An error of the background, on this rank or another."""
+        note("checkpoint_error", {"error": said[:300]})
+        what = said.partition(": ")[2]
+        if what not in {error.partition(": ")[2] for error in self.errors}:
+            self.errors.append(said)
+            del self.errors[:-100]
+            log.warning("torchett: %s; training goes on", said)
+
+    def _observe(self, met: "_Met") -> None:
+        """Before a save: what the last ones cost, the most over ranks, learned by rank 0."""
+        auto = met.schedule.auto
+        if auto is None:
+            return
+        for number, seconds in met.settle():
+            met.ranks.tell(f"blocked/{number}/{met.ranks.rank}", str(seconds))
+            if met.ranks.rank == 0:
+                told = (met.ranks.told(f"blocked/{number}/{r}") for r in range(met.ranks.size))
+                auto.observe_blocking(max(float(t) for t in told if t is not None))
+
+    def _warn(self, said: str) -> None:
+        if said not in self._warned and len(self._warned) < 100:
+            self._warned.add(said)
+            log.warning("torchett: %s; training goes on", said)
+
+    def _at_exit(self, pid: int) -> None:
+        """A process that ends without `close`: what is on its way arrives, nothing is begun."""
+        if os.getpid() == pid:
+            self.close(final=False)
+
+
+class _Met:
+    """What is known once the ranks have met."""
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        schedule: Schedule,
+        saves: Saves,
+        uploader: Uploader,
+        history: History,
+    ) -> None:
+        self.ranks, self.schedule, self.saves = ranks, schedule, saves
+        self.uploader, self.history = uploader, history
+        self.preemption = Preemption(ranks)
+        self.pid = os.getpid()
+        self.blocked: list[tuple[int, float, Copy]] = []
+        self._thread: ThreadUploader | None = None
+
+    def by_thread(self, on_flushed: Callable[[int, str | None], None]) -> ThreadUploader:
+        """The uploader for a state that cannot be copied to the process."""
+        if self._thread is None:
+            self._thread = ThreadUploader(on_flushed, self.ranks.group)
+        return self._thread
+
+    def settle(self) -> list[tuple[int, float]]:
+        """(number, seconds) that saves have blocked this rank, call and fence together."""
+        found = [(number, seconds + copy.waited_s()) for number, seconds, copy in self.blocked]
+        self.blocked.clear()
+        return found
+
+
+class _Poll:
+    """What a rank's thread looks at twice a second."""
+
+    def __init__(self, checkpointer: Checkpointer, ranks: Ranks) -> None:
+        self._checkpointer, self._ranks = checkpointer, ranks
+        self._seen = 0
+
+    def look(self) -> None:
+        for number in range(self._seen + 1, self._ranks.count("errors") + 1):
+            said = self._ranks.told(f"error/{number}")
+            if said is None:
+                return  # counted, not yet told
+            self._seen = number
+            self._checkpointer.heard(said)
+
+
+class _Nothing:
+    """A copy that was not made."""
+
+    def wait(self) -> None:
+        pass
+
+    def waited_s(self) -> float:
+        return 0.0
+
+    def release(self) -> None:
+        pass
+
+
+class _nothing:  # noqa: N801  (a context that does nothing)
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+__all__ = ["Checkpointer", "Staged"]

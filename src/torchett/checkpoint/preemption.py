@@ -1,0 +1,47 @@
+"""What a checkpointer does about a notice that the hardware will be taken away.
+
+The notice is heard by `notice.py`, and the ranks agree there on the step after which they save.
+"""
+
+import importlib
+import logging
+from typing import Any
+
+from torchett.checkpoint.ranks import Ranks
+
+log = logging.getLogger("torchett")
+
+
+class Preemption:
+    """Asked after each step; silent where this installation hears no notices."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._module: Any = None
+        self._notice: Any = None
+        try:
+            self._module = importlib.import_module("torchett.checkpoint.notice")
+            self._notice = self._module.install()
+        except Exception as error:
+            log.debug("torchett: no notice of a preemption is heard: %s", error)
+
+    def due(self, step: int) -> bool:
+        """Whether all ranks save after this step, because they will be ended."""
+        if self._notice is None:
+            return False
+        at = self._module.agree(
+            self._ranks.store, self._ranks.rank, self._ranks.size, step, self._notice.received()
+        )
+        return bool(at == step)
+
+    def left_s(self) -> float:
+        """Seconds that are left to save in."""
+        return float(self._notice.left_s())
+
+    @property
+    def reason(self) -> str:
+        return str(self._notice.reason)
+
+    def leave(self) -> None:
+        """The state is safe, or time is up: end as the notice would have it."""
+        self._notice.leave()

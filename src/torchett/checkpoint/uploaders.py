@@ -1,0 +1,203 @@
+"""Who uploads: a process of its own beside each rank, or a thread where there is no group.
+
+The process maps the arena, so a job costs the trainer a small message. It begins while the
+trainer starts up, forms a gloo group with the other ranks' processes, and is begun anew when it
+dies; ranks move to the next generation of the group together.
+"""
+
+import logging
+import os
+import pickle
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol
+
+from torchett.checkpoint.arena import Arena
+from torchett.checkpoint.upload import Flusher, Job, Outcome, upload
+
+log = logging.getLogger("torchett")
+
+_LENGTH = struct.Struct("<Q")
+OnDurable = Callable[[str], None]
+OnFlushed = Callable[[int, str | None], None]
+
+
+class Uploader(Protocol):
+    """What the checkpointer needs of whoever uploads."""
+
+    def upload(self, job: Job, arena: Arena, tensors: list[Any], durable: OnDurable) -> Outcome:
+        """Run the job; returns when it is done, on a thread of the background."""
+
+    def flushed_by(self, timeout_s: float) -> bool:
+        """Whether the second tier has everything by then."""
+
+    def alive(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+class ThreadUploader:
+    """Uploads on the caller's thread."""
+
+    def __init__(self, on_flushed: OnFlushed, group: Any = None) -> None:
+        self._group = group
+        self._flusher = Flusher(on_flushed)
+
+    def upload(self, job: Job, arena: Arena, tensors: list[Any], durable: OnDurable) -> Outcome:
+        outcome = upload(job, tensors, self._group, durable)
+        if outcome.name is not None and job.target.remote is not None:
+            self._flusher.flush(job.target, outcome.name)
+        return outcome
+
+    def flushed_by(self, timeout_s: float) -> bool:
+        return self._flusher.wait(timeout_s)
+
+    def alive(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass
+
+
+class ProcessUploader:
+    """Uploads in a process of its own; one that died is begun anew at once."""
+
+    def __init__(
+        self,
+        on_flushed: OnFlushed,
+        on_death: Callable[[str], None],
+        address: tuple[str, int] | None,
+        rank: int,
+        world_size: int,
+    ) -> None:
+        self._on_flushed, self._on_death = on_flushed, on_death
+        self._settings = {"address": address, "rank": rank, "world_size": world_size}
+        self._sent_plan: str | None = None
+        self._sent_arena: Arena | None = None
+        self._reply = threading.Condition()
+        self._outcome: Outcome | None = None
+        self._durable: OnDurable | None = None
+        self._flushing = False
+        self._closed = False
+        self.deaths = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        ours, theirs = socket.socketpair()
+        env = {**os.environ, "ETT_DISABLE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "torchett.checkpoint.upload_process", str(theirs.fileno())]
+        self._process = subprocess.Popen(
+            command, pass_fds=(theirs.fileno(),), env=env, stdin=subprocess.DEVNULL
+        )
+        theirs.close()
+        self._control = ours
+        self._sent_plan = self._sent_arena = None
+        send(ours, self._settings)
+        threading.Thread(
+            target=self._listen, args=(ours, self._process), name="ett-uploads", daemon=True
+        ).start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def upload(self, job: Job, arena: Arena, tensors: list[Any], durable: OnDurable) -> Outcome:
+        control = self._control
+        if self._sent_plan == job.plan_id and self._sent_arena is arena:
+            job = replace(job, plan=None, slots=None)
+        with self._reply:
+            self._outcome, self._durable = None, durable
+        try:
+            fds = [] if self._sent_arena is arena else [arena.fd]
+            send(control, job, fds)
+            self._sent_plan, self._sent_arena = job.plan_id, arena
+        except OSError as error:
+            return Outcome(step=job.step, error=f"upload process: {error}", group_is_sound=False)
+        with self._reply:
+            self._reply.wait_for(lambda: self._outcome is not None or control is not self._control)
+            if self._outcome is not None:
+                return self._outcome
+        return Outcome(
+            step=job.step, error="the upload process died and was begun anew", group_is_sound=False
+        )
+
+    def _listen(self, control: socket.socket, process: "subprocess.Popen[bytes]") -> None:
+        """Hear what the process says, until it is gone."""
+        try:
+            while True:
+                said = receive(control)[0]
+                if isinstance(said, Outcome):
+                    with self._reply:
+                        self._outcome = said
+                        self._reply.notify_all()
+                elif said[0] == "durable" and self._durable is not None:
+                    self._flushing = bool(said[2])
+                    self._durable(said[1])
+                elif said[0] == "flushed":
+                    self._flushing = False
+                    self._on_flushed(said[1], said[2])
+                    with self._reply:
+                        self._reply.notify_all()
+        except (EOFError, OSError, pickle.UnpicklingError):
+            pass
+        control.close()
+        code = process.wait()
+        with self._reply:
+            if self._closed:
+                return
+            self.deaths += 1
+            if self.deaths <= 100:
+                self._begin()
+            self._flushing = False
+            self._reply.notify_all()
+        self._on_death(f"the upload process {process.pid} ended with {code}")
+
+    def flushed_by(self, timeout_s: float) -> bool:
+        with self._reply:
+            return self._reply.wait_for(lambda: not self._flushing, timeout_s)
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        """End the process; what it has in hand is lost."""
+        with self._reply:
+            self._closed = True
+        self._process.kill()
+        self._process.wait()
+
+
+def send(control: socket.socket, message: Any, fds: list[int] | None = None) -> None:
+    """Send a message; file descriptors travel with its length."""
+    data = pickle.dumps(message)
+    head = _LENGTH.pack(len(data))
+    if fds:
+        socket.send_fds(control, [head], fds)
+    else:
+        control.sendall(head)
+    control.sendall(data)
+
+
+def receive(control: socket.socket) -> tuple[Any, list[int]]:
+    """The next message and its file descriptors; EOFError if the other side is gone."""
+    head, fds, _, _ = socket.recv_fds(control, _LENGTH.size, 4)
+    while 0 < len(head) < _LENGTH.size:
+        more = control.recv(_LENGTH.size - len(head))
+        if not more:
+            break
+        head += more
+    if len(head) < _LENGTH.size:
+        raise EOFError
+    (left,) = _LENGTH.unpack(head)
+    data = bytearray()
+    while len(data) < left:
+        more = control.recv(min(left - len(data), 1 << 20))
+        if not more:
+            raise EOFError
+        data += more
+    return pickle.loads(bytes(data)), list(fds)
