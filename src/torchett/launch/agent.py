@@ -5,6 +5,7 @@ handed to a standby where one waits, and the agent's restarts are written down a
 """
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -62,6 +63,17 @@ def _torchrun(argv: list[str], standbys: Standbys, journal: Journal) -> None:
                     return taken
             return super()._popen(args, env)
 
+        def close(self, death_sig: Any = None) -> None:
+            """Ask the rank itself to end: its helpers (loader workers, uploads) are its own.
+
+            torchrun asks the whole process group, and a rank whose workers are gone cannot finish
+            the step after which it would save.
+            """
+            if death_sig == signal.SIGTERM and self.proc.poll() is None:
+                self.proc.send_signal(death_sig)
+            else:
+                super().close(death_sig)
+
     def handler(**kwargs: Any) -> Any:
         return Handler(**kwargs)
 
@@ -82,6 +94,14 @@ def _torchrun(argv: list[str], standbys: Standbys, journal: Journal) -> None:
         standbys.fill_later(_REFILL_S)
         return started
 
+    def close_all(self: Any, death_sig: Any, timeout: int = 30) -> None:
+        close(self, death_sig, timeout)
+        for handler in self.subprocess_handlers.values():
+            try:
+                os.killpg(handler.proc.pid, signal.SIGKILL)  # what a rank left behind
+            except (ProcessLookupError, PermissionError):
+                pass
+
     def monitor_workers(self: Any, group: Any) -> Any:
         journal.end_hung_ranks(self._pcontext.pids() if self._pcontext else {})
         standbys.weigh()
@@ -91,6 +111,8 @@ def _torchrun(argv: list[str], standbys: Standbys, journal: Journal) -> None:
             journal.failed(first.exitcode)
         return result
 
+    close = api.SubprocessContext._close
+    api.SubprocessContext._close = close_all
     api.get_subprocess_handler = handler
     agent_class._rendezvous = meet
     agent_class._start_workers = start_workers

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from torchett.launch.clocksync import ClockServer, measure, parse_address
@@ -29,6 +30,7 @@ from torchett.record.identity import runs_folder, safe_name
 from torchett.record.layout import attempt_folder
 from torchett.runs.launchers import Clocks, read_launches
 
+AGENT = "torchett.launch.agent"
 _UNDER_WAY_S = 5.0
 
 
@@ -90,15 +92,17 @@ def run_job(options: Options, env: Mapping[str, str]) -> Ended:
                 "ETT_STANDBY": str(int(options.standby)),
                 "ETT_STANDBY_DEVICE": str(int(options.standby_device)),
                 "ETT_NODE": str(place.node),
+                "ETT_NOTICE": str(run / f"notice-{attempt}-{place.node}"),
                 "ETT_HANG_TIMEOUT": str(options.hang_timeout_s),
             }
             errors, told_where = log_folder(command, env, run / f"torchelastic-{attempt}")
-            ended = supervisor.run(command, environment | told_where)
+            give = partial(_give_notice, Path(environment["ETT_NOTICE"]), AGENT in command)
+            ended = supervisor.run(command, environment | told_where, give)
             end_ns = now_ns()
             outcome, cause, domain = _judge(ended)
             if errors is not None:
                 raised = _raised(errors, log, run, attempt, began, here)
-                cause = raised if outcome == "failed" and raised and not ended.told else cause
+                cause = raised if outcome == "failed" and raised and not ended.stopped else cause
             log.append(
                 {
                     "event": "end",
@@ -113,7 +117,7 @@ def run_job(options: Options, env: Mapping[str, str]) -> Ended:
             if outcome != "success":
                 end_leftovers()
             _seal_attempt(run, attempt, here, end_ns)
-            if outcome == "success" or ended.told:
+            if outcome == "success" or ended.stopped:
                 break
             began = now_ns()
     finally:
@@ -132,9 +136,9 @@ def _command(given: Sequence[str], as_is: bool) -> tuple[str, ...]:
     if found is not None and not as_is:
         ours = Path(found).parent == Path(sys.executable).parent
         if ours and Path(head).name == "torchrun":
-            return (sys.executable, "-m", "torchett.launch.agent", *rest)
+            return (sys.executable, "-m", AGENT, *rest)
         if ours and rest[:2] == ["-m", "torch.distributed.run"]:
-            return (sys.executable, "-m", "torchett.launch.agent", *rest[2:])
+            return (sys.executable, "-m", AGENT, *rest[2:])
     if head.endswith(".py") and Path(head).is_file():
         return (sys.executable, head, *rest)
     if shutil.which(head) is None:
@@ -270,6 +274,20 @@ def _boarding(options: Options, env: Mapping[str, str]) -> dict[str, str]:
         "ETT_BOARD": ",".join(options.aboard),
         "PYTHONPATH": os.pathsep.join(path),
     }
+
+
+def _give_notice(notice: Path, by_agent: bool, number: signal.Signals) -> bool:
+    """Tell the ranks that they will be ended, by a file: their agent stops them by SIGTERM, too.
+
+    SIGUSR1 is a warning only, and would kill the agent: it goes no further.
+    """
+    if number not in (signal.SIGTERM, signal.SIGUSR1):
+        return False
+    try:
+        notice.write_text(number.name)
+    except OSError:
+        pass
+    return by_agent and number == signal.SIGUSR1
 
 
 def _judge(ended: Exit) -> tuple[Outcome, str | None, Domain | None]:

@@ -31,11 +31,23 @@ class Exit:
     told: tuple[signal.Signals, ...] = ()
 
     @property
+    def stopped(self) -> bool:
+        """Whether somebody wanted it to end; SIGUSR1 and 2 do not mean that."""
+        return not {*self.told} <= {signal.SIGUSR1, signal.SIGUSR2}
+
+    @property
     def cause(self) -> str | None:
         """A word for it: SIGKILL, exit_3, or None for success."""
         if self.code == 0:
             return None
         return signal.Signals(-self.code).name if self.code < 0 else f"exit_{self.code}"
+
+
+Hear = Callable[[signal.Signals], bool]
+
+
+def _nothing(number: signal.Signals) -> bool:
+    return False
 
 
 @dataclass(slots=True)
@@ -52,8 +64,11 @@ class Supervisor:
         self._mask = {signal.Signals(number) for number in old}
         _adopt_orphans()
 
-    def run(self, argv: Sequence[str], env: Mapping[str, str]) -> Exit:
-        """How `argv` ended."""
+    def run(self, argv: Sequence[str], env: Mapping[str, str], hear: Hear = _nothing) -> Exit:
+        """How `argv` ended; `hear` is told of each signal before it is passed on.
+
+        A signal for which `hear` returns True goes no further.
+        """
         pid = os.posix_spawnp(argv[0], list(argv), dict(env), setsigmask=list(self._mask))
         told: list[signal.Signals] = []
         while True:
@@ -61,7 +76,8 @@ class Supervisor:
             seen = signal.sigtimedwait({*_PASSED_ON, signal.SIGCHLD}, self.beat_s)
             if seen is not None and seen.si_signo != signal.SIGCHLD:
                 told.append(signal.Signals(seen.si_signo))
-                if seen.si_pid:  # 0: the terminal, which the child has heard as well
+                dealt_with = hear(told[-1])
+                if seen.si_pid and not dealt_with:  # 0: the terminal, which the child hears as well
                     _send(pid, seen.si_signo)
             ended = _reap(pid)
             if ended is not None:

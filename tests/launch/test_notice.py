@@ -1,0 +1,78 @@
+"""Ranks can tell a preemption from being stopped for a peer's sake."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import os, pathlib, signal, subprocess, sys, time
+
+folder, rank = pathlib.Path(sys.argv[1]), os.environ["RANK"]
+helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+
+def heard(number, frame):
+    time.sleep(0.3)
+    notice = pathlib.Path(os.environ["ETT_NOTICE"])
+    said = notice.read_text() if notice.exists() else "none"
+    (folder / f"heard-{rank}").write_text(f"{said} {helper.poll()}")
+    sys.exit(9)
+
+signal.signal(signal.SIGTERM, heard)
+(folder / f"ready-{rank}").touch()
+while len(list(folder.glob("ready-*"))) < 2:
+    time.sleep(0.02)
+if rank == "0" and "fail" in sys.argv:
+    time.sleep(0.5)
+    sys.exit(3)
+while True:
+    time.sleep(0.02)
+"""
+
+
+def start(folder: Path, *words: str) -> "subprocess.Popen[bytes]":
+    (folder / "train.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "torchett.cli.main", "run", "--job", "j", "--progress", "0"]
+    command += ["--no-standby", "--no-hooks", "--", sys.executable, "-m", "torch.distributed.run"]
+    command += ["--standalone", "--nproc-per-node=2", str(folder / "train.py"), str(folder), *words]
+    env = os.environ | {"ETT_RUNS": str(folder / "runs")}
+    return subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)
+
+
+def wait_for(folder: Path, name: str) -> None:
+    over = time.monotonic() + 60
+    while len(list(folder.glob(name))) < 2 and time.monotonic() < over:
+        time.sleep(0.02)
+
+
+@pytest.mark.timeout(120)
+def test_a_preemption_is_announced_and_leaves_helpers_alone(tmp_path: Path) -> None:
+    running = start(tmp_path)
+    wait_for(tmp_path, "ready-*")
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(timeout=60) != 0
+    assert {path.read_text() for path in tmp_path.glob("heard-*")} == {"SIGTERM None"}
+    assert len(list(tmp_path.glob("heard-*"))) == 2
+
+
+@pytest.mark.timeout(120)
+def test_a_warning_reaches_the_ranks_and_ends_nobody(tmp_path: Path) -> None:
+    running = start(tmp_path)
+    wait_for(tmp_path, "ready-*")
+    running.send_signal(signal.SIGUSR1)
+    time.sleep(1.0)
+    assert running.poll() is None
+    assert (tmp_path / "runs" / "j" / "notice-0-0").read_text() == "SIGUSR1"
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(timeout=60) != 0
+
+
+@pytest.mark.timeout(120)
+def test_a_peers_failure_is_no_preemption(tmp_path: Path) -> None:
+    running = start(tmp_path, "fail")
+    assert running.wait(timeout=60) != 0
+    assert (tmp_path / "heard-1").read_text() == "none None"
