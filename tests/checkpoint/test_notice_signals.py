@@ -13,6 +13,7 @@ import pytest
 BEGIN = """
 import os, signal, sys, threading, time
 from torchett.checkpoint.notice import Notice, install
+signal.alarm(60)  # whatever a test forgets is over then
 """
 
 
@@ -253,3 +254,28 @@ def test_an_unreadable_grace_is_said_and_the_usual_one_taken() -> None:
     out, err = trainer.said()
     assert out == "30.0\n"
     assert "ETT_GRACE_S is 'soon'" in err
+
+
+def test_a_listener_that_is_gone_stands_in_nobodys_way() -> None:
+    script = """
+    notice = install()
+    time.sleep(0.1)
+    notice._read = -1
+    os.write(notice._write, b"?")              # its thread cannot read that, and ends
+    while notice._thread.is_alive():
+        time.sleep(0.01)
+    print("ready")
+    time.sleep(20)
+    """
+    trainer = Trainer(script).sent(signal.SIGTERM)
+    trainer.said()
+    assert trainer.process.returncode == -signal.SIGTERM
+
+
+def test_switched_off_nothing_is_heard() -> None:
+    script = """
+    notice = install()
+    print("ready")
+    time.sleep(20)
+    """
+    assert Trainer(script, ETT_DISABLE="1").sent(signal.SIGTERM).ended() == ("", -signal.SIGTERM)

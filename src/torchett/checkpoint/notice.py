@@ -57,16 +57,17 @@ class Notice:
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
         self._before = -1  # the wakeup fd that was there
+        self._thread = threading.Thread(target=self._watch, name="ett-notice", daemon=True)
         self._closed = self._over = False
 
     def listen(self) -> "Notice":
         """Begin to listen; signals are heard only if this is called in the main thread."""
+        self._thread.start()
         if threading.current_thread() is threading.main_thread():
             self._hook()
             atexit.register(self.close)  # an interpreter on its way out hears nothing
         else:
             log.warning("torchett: signals are not heard: listen() outside the main thread")
-        threading.Thread(target=self._watch, name="ett-notice", daemon=True).start()
         os.register_at_fork(after_in_child=self._forget)
         return self
 
@@ -128,6 +129,8 @@ class Notice:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         """In the main thread, between two bytecodes: no locks here."""
+        if not self._thread.is_alive():  # nobody would hear of it: do not stand in its way
+            _die(signal.Signals(number))
         try:
             os.write(self._write, bytes([number]))  # in case someone else has the wakeup fd now
         except OSError:
@@ -149,7 +152,7 @@ class Notice:
                 if number in self._signals:
                     # Not now: this thread may have waited for the interpreter since it came.
                     self._take(signal.Signals(number).name, quiet_ns, signal.Signals(number))
-            if self._file is not None and not self._received and self._file.exists():
+            if self._file is not None and not self._received and os.path.exists(self._file):
                 self._take(str(self._file), quiet_ns, None)
                 self._file = None
             quiet_ns = now_ns()
@@ -238,7 +241,9 @@ def install() -> Notice:
     global _installed
     if _installed is None or _installed._pid != os.getpid():
         file = os.environ.get("ETT_PREEMPT_FILE")
-        _installed = Notice(grace_s=_grace_s(), file=Path(file) if file else None).listen()
+        _installed = Notice(grace_s=_grace_s(), file=Path(file) if file else None)
+        if os.environ.get("ETT_DISABLE") != "1":
+            _installed.listen()
     return _installed
 
 
