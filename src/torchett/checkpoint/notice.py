@@ -143,8 +143,9 @@ class Notice:
         """Hear signals and the file; end the process when its time is up."""
         poll = select.poll()
         poll.register(self._read, select.POLLIN)
-        quiet_ns = now_ns()
+        quiet_ns = now_ns()  # until then nothing had come
         while not self._closed and os.getpid() == self._pid:
+            began_ns = now_ns()
             told = os.read(self._read, 64) if poll.poll(_POLL_S * 1e3) else b""
             if self._before >= 0:
                 _pass_on(self._before, told)
@@ -152,11 +153,12 @@ class Notice:
                 if number in self._signals:
                     # Not now: this thread may have waited for the interpreter since it came.
                     self._take(signal.Signals(number).name, quiet_ns, signal.Signals(number))
+            if not told:
+                quiet_ns = began_ns + int(_POLL_S * 1e9)
             if self._file is not None and not self._received and os.path.exists(self._file):
                 self._take(str(self._file), quiet_ns, None)
                 self._file = None
-            quiet_ns = now_ns()
-            if self.deadline_ns is not None and quiet_ns >= self.deadline_ns and not self._over:
+            if self.deadline_ns is not None and now_ns() >= self.deadline_ns and not self._over:
                 self._time_is_up()
 
     def _take(self, reason: str, since_ns: int, number: signal.Signals | None) -> None:
