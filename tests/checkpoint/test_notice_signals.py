@@ -204,6 +204,41 @@ def test_a_forked_worker_has_its_own_signals() -> None:
     assert Trainer(script).ended() == ("-15 False\n", 0)
 
 
+def test_workers_stay_until_the_parent_that_was_signalled_with_them_has_saved() -> None:
+    """torch's agent signals a rank's whole group: loaders' workers must not die before it."""
+    script = """
+    os.setsid()
+    notice = install()
+    worker = os.fork()
+    if not worker:
+        while True:
+            time.sleep(0.01)
+    print("ready")
+    time.sleep(0.2)
+    os.killpg(0, signal.SIGTERM)
+    while not notice.received():
+        time.sleep(0.01)
+    time.sleep(0.5)
+    print(worker, os.waitpid(worker, os.WNOHANG))
+    notice.leave()
+    """
+    out, code = Trainer(script).ended()
+    worker = int(out.split()[0])
+    assert (out, code) == (f"{worker} (0, 0)\n", -signal.SIGTERM)
+    for _ in range(200):
+        if not _lives(worker):
+            break
+        time.sleep(0.05)
+    assert not _lives(worker)  # with its parent it went
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 def test_a_file_gives_notice_too(tmp_path: Path) -> None:
     file = tmp_path / "preempted"
     script = """

@@ -6,12 +6,14 @@
 The thread hears a signal while the main thread compiles, evaluates or waits in C++; a handler in
 Python alone would run only afterwards. The user's handlers stay as they are and run as ever,
 whether they were there before or come later. Where there is none, the process ends after its last
-checkpoint, or at the deadline, by the very signal that would have ended it at once.
+checkpoint, or at the deadline, by the very signal that would have ended it at once, and forked
+children that were sent the signal as well end with it.
 """
 
 import atexit
 import ctypes
 import logging
+import mmap
 import os
 import select
 import signal
@@ -30,6 +32,8 @@ log = logging.getLogger("torchett")
 GRACE_S = 30.0  # what Kubernetes and torch's agent leave between SIGTERM and SIGKILL
 _POLL_S = 0.5
 _AGREE_SHARE = 1 / 3  # of the grace: the rest is for saving
+_CHILD_S = 0.2  # how long a forked child waits to see whether its parent was told as well
+_PR_SET_PDEATHSIG = 1
 
 Then = Callable[[], None]
 
@@ -57,6 +61,7 @@ class Notice:
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
         self._before = -1  # the wakeup fd that was there
+        self._shown = mmap.mmap(-1, 1)  # 1 while a signal is known: forked children see it
         self._thread = threading.Thread(target=self._watch, name="ett-notice", daemon=True)
         self._closed = self._over = False
 
@@ -101,6 +106,7 @@ class Notice:
         with self._lock:
             self.reason = self.deadline_ns = self._signal = None
             self._received = self._over = False
+            self._shown[0] = False
 
     def close(self) -> None:
         """Stop listening and put back what was there; in the main thread."""
@@ -153,8 +159,7 @@ class Notice:
                 if number in self._signals:
                     # Not now: this thread may have waited for the interpreter since it came.
                     self._take(signal.Signals(number).name, quiet_ns, signal.Signals(number))
-            if not told:
-                quiet_ns = began_ns + int(_POLL_S * 1e9)
+            quiet_ns = began_ns if told else began_ns + int(_POLL_S * 1e9)
             if self._file is not None and not self._received and os.path.exists(self._file):
                 self._take(str(self._file), quiet_ns, None)
                 self._file = None
@@ -166,6 +171,7 @@ class Notice:
             if self._received and (self._signal is not None or number is None):
                 return
             self._signal = number
+            self._shown[0] = number is not None
             if not self._received:
                 spare_s = min(2.0, self.grace_s / 10)
                 self.deadline_ns = since_ns + int((self.grace_s - spare_s) * 1e9)
@@ -183,10 +189,28 @@ class Notice:
             _die(number)
 
     def _forget(self) -> None:
-        """In a forked child, a loader's worker for one: signals are its own again."""
-        if not self._closed:
-            self._closed = True
-            self._unhook(-1)
+        """In a forked child, a loader's worker for one: it has nobody to tell."""
+        if self._closed:
+            return
+        self._closed = True
+        ours = {number for number in self._ours if self._still_ours(number)}
+        self._unhook(-1)
+        for number in ours:
+            signal.signal(number, self._handle_in_child)
+
+    def _handle_in_child(self, number: int, frame: FrameType | None) -> None:
+        """Die of a signal of one's own; stay for as long as a parent that was sent it as well.
+
+        Agents and schedulers signal whole groups of processes. A loader whose workers are gone
+        raises in the middle of the step that the parent would like to end.
+        """
+        until_ns = now_ns() + int(_CHILD_S * 1e9)
+        while not self._shown[0] and now_ns() < until_ns:
+            time.sleep(0.005)
+        if self._shown[0]:
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if not self._shown[0] or os.getppid() != self._pid:
+            _die(signal.Signals(number))
 
 
 def _call(then: Then) -> None:
