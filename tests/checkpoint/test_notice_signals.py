@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -230,6 +231,49 @@ def test_workers_stay_until_the_parent_that_was_signalled_with_them_has_saved() 
             break
         time.sleep(0.05)
     assert not _lives(worker)  # with its parent it went
+
+
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+
+
+@needs_torch
+def test_a_loader_goes_on_after_its_group_was_signalled() -> None:
+    script = """
+    from torch.utils.data import DataLoader
+    os.setsid()
+    notice = install()
+    batches = iter(DataLoader(range(10**9), num_workers=1))
+    next(batches)
+    print("ready")
+    os.killpg(0, signal.SIGTERM)
+    for batch in batches:
+        if notice.received():
+            break
+    time.sleep(0.5)
+    for _ in range(20):
+        next(batches)
+    print("saved")
+    notice.leave()
+    """
+    assert Trainer(script).ended() == ("saved\n", -signal.SIGTERM)
+
+
+@needs_torch
+def test_a_loader_ends_as_ever() -> None:
+    script = """
+    from torch.utils.data import DataLoader
+    notice = install()
+    print("ready")
+    print(len(list(DataLoader(range(5), num_workers=1))))
+    stopped = iter(DataLoader(range(10**9), num_workers=1))
+    next(stopped)
+    worker = stopped._workers[0]
+    worker.terminate()
+    worker.join(20)
+    print(worker.exitcode, notice.received())
+    os._exit(0)
+    """
+    assert Trainer(script).ended() == ("5\n-15 False\n", 0)
 
 
 def _lives(pid: int) -> bool:

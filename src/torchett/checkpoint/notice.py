@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from torchett.checkpoint.agreement import Agreement, Store
 from torchett.record.clock import now_ns
@@ -34,6 +35,7 @@ _POLL_S = 0.5
 _AGREE_SHARE = 1 / 3  # of the grace: the rest is for saving
 _CHILD_S = 0.2  # how long a forked child waits to see whether its parent was told as well
 _PR_SET_PDEATHSIG = 1
+_LOADER_SIGNALS = "torch.utils.data._utils.signal_handling"
 
 Then = Callable[[], None]
 
@@ -195,8 +197,21 @@ class Notice:
         self._closed = True
         ours = {number for number in self._ours if self._still_ours(number)}
         self._unhook(-1)
-        for number in ours:
-            signal.signal(number, self._handle_in_child)
+
+        def hook() -> None:
+            for number in ours:
+                signal.signal(number, self._handle_in_child)
+
+        hook()
+        loaders: Any = sys.modules.get(_LOADER_SIGNALS)
+        theirs = getattr(loaders, "_set_worker_signal_handlers", None)
+        if theirs is not None:  # torch is about to give its worker a handler in C
+
+            def both() -> None:
+                theirs()
+                hook()
+
+            loaders._set_worker_signal_handlers = both
 
     def _handle_in_child(self, number: int, frame: FrameType | None) -> None:
         """Die of a signal of one's own; stay for as long as a parent that was sent it as well.
