@@ -104,6 +104,7 @@ class Notice:
         """
         number = self._signal
         if number is not None and number in self._ours and self._still_ours(number):
+            _flush()
             _die(number)
         with self._lock:
             self.reason = self.deadline_ns = self._signal = None
@@ -254,13 +255,16 @@ def _caught_elsewhere(number: int) -> bool:
     return bool(caught >> (number - 1) & 1)
 
 
-def _die(number: signal.Signals) -> None:
-    """End by this signal, from whichever thread."""
+def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (OSError, ValueError, AttributeError):
             pass
+
+
+def _die(number: signal.Signals) -> None:
+    """End by this signal, from whichever thread; nothing here may wait for another one."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(number, signal.SIG_DFL)
     else:  # the interpreter lets only the main thread do this, and that may be stuck
