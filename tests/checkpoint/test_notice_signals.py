@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 BEGIN = """
 import os, signal, sys, threading, time
 from torchett.checkpoint.notice import Notice, install
+signal.alarm(60)  # whatever a test forgets is over then
 """
 
 
@@ -203,6 +205,84 @@ def test_a_forked_worker_has_its_own_signals() -> None:
     assert Trainer(script).ended() == ("-15 False\n", 0)
 
 
+def test_workers_stay_until_the_parent_that_was_signalled_with_them_has_saved() -> None:
+    """torch's agent signals a rank's whole group: loaders' workers must not die before it."""
+    script = """
+    os.setsid()
+    notice = install()
+    worker = os.fork()
+    if not worker:
+        while True:
+            time.sleep(0.01)
+    print("ready")
+    time.sleep(0.2)
+    os.killpg(0, signal.SIGTERM)
+    while not notice.received():
+        time.sleep(0.01)
+    time.sleep(0.5)
+    print(worker, os.waitpid(worker, os.WNOHANG))
+    notice.leave()
+    """
+    out, code = Trainer(script).ended()
+    worker = int(out.split()[0])
+    assert (out, code) == (f"{worker} (0, 0)\n", -signal.SIGTERM)
+    for _ in range(200):
+        if not _lives(worker):
+            break
+        time.sleep(0.05)
+    assert not _lives(worker)  # with its parent it went
+
+
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+
+
+@needs_torch
+def test_a_loader_goes_on_after_its_group_was_signalled() -> None:
+    script = """
+    from torch.utils.data import DataLoader
+    os.setsid()
+    notice = install()
+    batches = iter(DataLoader(range(10**9), num_workers=1))
+    next(batches)
+    print("ready")
+    os.killpg(0, signal.SIGTERM)
+    for batch in batches:
+        if notice.received():
+            break
+    time.sleep(0.5)
+    for _ in range(20):
+        next(batches)
+    print("saved")
+    notice.leave()
+    """
+    assert Trainer(script).ended() == ("saved\n", -signal.SIGTERM)
+
+
+@needs_torch
+def test_a_loader_ends_as_ever() -> None:
+    script = """
+    from torch.utils.data import DataLoader
+    notice = install()
+    print("ready")
+    print(len(list(DataLoader(range(5), num_workers=1))))
+    stopped = iter(DataLoader(range(10**9), num_workers=1))
+    next(stopped)
+    worker = stopped._workers[0]
+    worker.terminate()
+    worker.join(20)
+    print(worker.exitcode, notice.received())
+    os._exit(0)
+    """
+    assert Trainer(script).ended() == ("5\n-15 False\n", 0)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 def test_a_file_gives_notice_too(tmp_path: Path) -> None:
     file = tmp_path / "preempted"
     script = """
@@ -253,3 +333,28 @@ def test_an_unreadable_grace_is_said_and_the_usual_one_taken() -> None:
     out, err = trainer.said()
     assert out == "30.0\n"
     assert "ETT_GRACE_S is 'soon'" in err
+
+
+def test_a_listener_that_is_gone_stands_in_nobodys_way() -> None:
+    script = """
+    notice = install()
+    time.sleep(0.1)
+    notice._read = -1
+    os.write(notice._write, b"?")              # its thread cannot read that, and ends
+    while notice._thread.is_alive():
+        time.sleep(0.01)
+    print("ready")
+    time.sleep(20)
+    """
+    trainer = Trainer(script).sent(signal.SIGTERM)
+    trainer.said()
+    assert trainer.process.returncode == -signal.SIGTERM
+
+
+def test_switched_off_nothing_is_heard() -> None:
+    script = """
+    notice = install()
+    print("ready")
+    time.sleep(20)
+    """
+    assert Trainer(script, ETT_DISABLE="1").sent(signal.SIGTERM).ended() == ("", -signal.SIGTERM)

@@ -86,7 +86,7 @@ def test_the_page_says_and_shows_it(ett: Any) -> None:
     assert "Save every 919.5 s of training (15.3 min): 3.19% of the time is wasted" in page
     assert "929.5 s and 3.23%" in page
     assert page.count("●") == 1
-    for name in ("total", "lost work", "checkpointing"):
+    for name in ("both", "lost work", "checkpointing"):
         assert name in page
     assert "recovery" not in page
     assert "apart" not in page
@@ -100,8 +100,8 @@ def test_the_picture_stands_alone(ett: Any, tmp_path: Path) -> None:
     picture = ET.parse(file).getroot()
     space = "{http://www.w3.org/2000/svg}"
     said = {text.text for text in picture.iter(f"{space}text")}
-    assert {"total", "lost work", "checkpointing", "recovery", "every 15.3 min"} <= said
-    assert len(list(picture.iter(f"{space}path"))) == 4
+    assert {"both", "lost work", "checkpointing", "every 15.3 min"} <= said
+    assert len(list(picture.iter(f"{space}path"))) == 3
     assert "href" not in file.read_text()
 
 

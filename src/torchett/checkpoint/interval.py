@@ -42,6 +42,11 @@ class Waste:
     recovering: float
 
     @property
+    def of_interval(self) -> float:
+        """What another interval would change; recovery is the same for all."""
+        return self.checkpointing + self.lost
+
+    @property
     def total(self) -> float:
         return self.checkpointing + self.lost + self.recovering
 

@@ -6,12 +6,14 @@
 The thread hears a signal while the main thread compiles, evaluates or waits in C++; a handler in
 Python alone would run only afterwards. The user's handlers stay as they are and run as ever,
 whether they were there before or come later. Where there is none, the process ends after its last
-checkpoint, or at the deadline, by the very signal that would have ended it at once.
+checkpoint, or at the deadline, by the very signal that would have ended it at once, and forked
+children that were sent the signal as well end with it.
 """
 
 import atexit
 import ctypes
 import logging
+import mmap
 import os
 import select
 import signal
@@ -21,6 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from torchett.checkpoint.agreement import Agreement, Store
 from torchett.record.clock import now_ns
@@ -30,6 +33,9 @@ log = logging.getLogger("torchett")
 GRACE_S = 30.0  # what Kubernetes and torch's agent leave between SIGTERM and SIGKILL
 _POLL_S = 0.5
 _AGREE_SHARE = 1 / 3  # of the grace: the rest is for saving
+_CHILD_S = 0.2  # how long a forked child waits to see whether its parent was told as well
+_PR_SET_PDEATHSIG = 1
+_LOADER_SIGNALS = "torch.utils.data._utils.signal_handling"
 
 Then = Callable[[], None]
 
@@ -57,16 +63,18 @@ class Notice:
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
         self._before = -1  # the wakeup fd that was there
+        self._shown = mmap.mmap(-1, 1)  # 1 while a signal is known: forked children see it
+        self._thread = threading.Thread(target=self._watch, name="ett-notice", daemon=True)
         self._closed = self._over = False
 
     def listen(self) -> "Notice":
         """Begin to listen; signals are heard only if this is called in the main thread."""
+        self._thread.start()
         if threading.current_thread() is threading.main_thread():
             self._hook()
             atexit.register(self.close)  # an interpreter on its way out hears nothing
         else:
             log.warning("torchett: signals are not heard: listen() outside the main thread")
-        threading.Thread(target=self._watch, name="ett-notice", daemon=True).start()
         os.register_at_fork(after_in_child=self._forget)
         return self
 
@@ -96,10 +104,12 @@ class Notice:
         """
         number = self._signal
         if number is not None and number in self._ours and self._still_ours(number):
+            _flush()
             _die(number)
         with self._lock:
             self.reason = self.deadline_ns = self._signal = None
             self._received = self._over = False
+            self._shown[0] = False
 
     def close(self) -> None:
         """Stop listening and put back what was there; in the main thread."""
@@ -128,6 +138,8 @@ class Notice:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         """In the main thread, between two bytecodes: no locks here."""
+        if not self._thread.is_alive():  # nobody would hear of it: do not stand in its way
+            _die(signal.Signals(number))
         try:
             os.write(self._write, bytes([number]))  # in case someone else has the wakeup fd now
         except OSError:
@@ -140,8 +152,9 @@ class Notice:
         """Hear signals and the file; end the process when its time is up."""
         poll = select.poll()
         poll.register(self._read, select.POLLIN)
-        quiet_ns = now_ns()
+        quiet_ns = now_ns()  # until then nothing had come
         while not self._closed and os.getpid() == self._pid:
+            began_ns = now_ns()
             told = os.read(self._read, 64) if poll.poll(_POLL_S * 1e3) else b""
             if self._before >= 0:
                 _pass_on(self._before, told)
@@ -149,11 +162,11 @@ class Notice:
                 if number in self._signals:
                     # Not now: this thread may have waited for the interpreter since it came.
                     self._take(signal.Signals(number).name, quiet_ns, signal.Signals(number))
-            if self._file is not None and not self._received and self._file.exists():
+            quiet_ns = began_ns if told else began_ns + int(_POLL_S * 1e9)
+            if self._file is not None and not self._received and os.path.exists(self._file):
                 self._take(str(self._file), quiet_ns, None)
                 self._file = None
-            quiet_ns = now_ns()
-            if self.deadline_ns is not None and quiet_ns >= self.deadline_ns and not self._over:
+            if self.deadline_ns is not None and now_ns() >= self.deadline_ns and not self._over:
                 self._time_is_up()
 
     def _take(self, reason: str, since_ns: int, number: signal.Signals | None) -> None:
@@ -161,6 +174,7 @@ class Notice:
             if self._received and (self._signal is not None or number is None):
                 return
             self._signal = number
+            self._shown[0] = number is not None
             if not self._received:
                 spare_s = min(2.0, self.grace_s / 10)
                 self.deadline_ns = since_ns + int((self.grace_s - spare_s) * 1e9)
@@ -178,10 +192,41 @@ class Notice:
             _die(number)
 
     def _forget(self) -> None:
-        """In a forked child, a loader's worker for one: signals are its own again."""
-        if not self._closed:
-            self._closed = True
-            self._unhook(-1)
+        """In a forked child, a loader's worker for one: it has nobody to tell."""
+        if self._closed:
+            return
+        self._closed = True
+        ours = {number for number in self._ours if self._still_ours(number)}
+        self._unhook(-1)
+
+        def hook() -> None:
+            for number in ours:
+                signal.signal(number, self._handle_in_child)
+
+        hook()
+        loaders: Any = sys.modules.get(_LOADER_SIGNALS)
+        theirs = getattr(loaders, "_set_worker_signal_handlers", None)
+        if theirs is not None:  # torch is about to give its worker a handler in C
+
+            def both() -> None:
+                theirs()
+                hook()
+
+            loaders._set_worker_signal_handlers = both
+
+    def _handle_in_child(self, number: int, frame: FrameType | None) -> None:
+        """Die of a signal of one's own; stay for as long as a parent that was sent it as well.
+
+        Agents and schedulers signal whole groups of processes. A loader whose workers are gone
+        raises in the middle of the step that the parent would like to end.
+        """
+        until_ns = now_ns() + int(_CHILD_S * 1e9)
+        while not self._shown[0] and now_ns() < until_ns:
+            time.sleep(0.005)
+        if self._shown[0]:
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if not self._shown[0] or os.getppid() != self._pid:
+            _die(signal.Signals(number))
 
 
 def _call(then: Then) -> None:
@@ -210,13 +255,16 @@ def _caught_elsewhere(number: int) -> bool:
     return bool(caught >> (number - 1) & 1)
 
 
-def _die(number: signal.Signals) -> None:
-    """End by this signal, from whichever thread."""
+def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (OSError, ValueError, AttributeError):
             pass
+
+
+def _die(number: signal.Signals) -> None:
+    """End by this signal, from whichever thread; nothing here may wait for another one."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(number, signal.SIG_DFL)
     else:  # the interpreter lets only the main thread do this, and that may be stuck
@@ -238,7 +286,9 @@ def install() -> Notice:
     global _installed
     if _installed is None or _installed._pid != os.getpid():
         file = os.environ.get("ETT_PREEMPT_FILE")
-        _installed = Notice(grace_s=_grace_s(), file=Path(file) if file else None).listen()
+        _installed = Notice(grace_s=_grace_s(), file=Path(file) if file else None)
+        if os.environ.get("ETT_DISABLE") != "1":
+            _installed.listen()
     return _installed
 
 

@@ -1,8 +1,8 @@
-"""The waste curve with its parts and the optimum, for the terminal and as SVG.
+"""The waste curve with its two parts and the optimum, for the terminal and as SVG.
 
 waste
   8% ┤⡇
-     │⢣                                          total
+     │⢣                                both
   4% ┤ ⠣⡀                   ⣀⣀⠤⠤⠒⠒⠉⠉
      │   ⠉⠒⠤⠤⣀⣀●⣀⣀⠤⠤⠒⠒⠉⠉             lost work
   0% ┼─────────┴───────────────────── checkpointing
@@ -37,8 +37,8 @@ _SAVING = Curve(
     "checkpointing", account("checkpoint_blocked").colour, lambda p: p.waste.checkpointing
 )
 _LOST = Curve("lost work", account("unsaved").colour, lambda p: p.waste.lost)
-_RECOVERING = Curve("recovery", account("detect").colour, lambda p: p.waste.recovering)
-_TOTAL: Final = Curve("total", _INK, lambda p: p.waste.total)
+_BOTH = Curve("both", _INK, lambda p: p.waste.of_interval)
+_CURVES: Final = (_SAVING, _LOST, _BOTH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +47,16 @@ class Frame:
 
     until_s: float
     top: float
-    curves: tuple[Curve, ...]
 
     @staticmethod
     def of(plan: Plan, marks: Sequence[float] = ()) -> "Frame":
         """Four times the optimum, or what it takes to show `marks` unless they are far away."""
         near = [mark for mark in marks if mark < 10 * plan.interval_s]
         until_s = max([4 * plan.interval_s, *(1.1 * mark for mark in near)])
-        highest = max(plan.at(until_s).waste.total, 2.2 * plan.waste.total)
+        highest = max(plan.at(until_s).waste.of_interval, 2.2 * plan.waste.of_interval)
         for mark in near:
-            highest = max(highest, 1.1 * plan.at(mark).waste.total)
-        recovering = (_RECOVERING,) if plan.costs.recover_s else ()
-        top = min(1.0, max(_ticks(highest, 4)))
-        return Frame(until_s, top, (_SAVING, _LOST, *recovering, _TOTAL))
+            highest = max(highest, 1.1 * plan.at(mark).waste.of_interval)
+        return Frame(until_s, min(1.0, max(_ticks(highest, 4))))
 
 
 def duration(s: float) -> str:
@@ -115,8 +112,8 @@ def terminal(
     frame = Frame.of(plan, [] if mark_s is None else [mark_s])
     cells = [[0] * width for _ in range(height)]
     inks: list[list[str]] = [[""] * width for _ in range(height)]
-    for curve in frame.curves:
-        style = "bold" if curve is _TOTAL else curve.colour
+    for curve in _CURVES:
+        style = "bold" if curve is _BOTH else curve.colour
         before: int | None = None
         for x in range(2 * width):
             point = plan.at(frame.until_s * (x + 0.5) / (2 * width))
@@ -133,9 +130,9 @@ def terminal(
         return (row, column) if 0 <= row < height and 0 <= column < width else None
 
     marked = {}
-    if place := at(plan.interval_s, plan.waste.total):
+    if place := at(plan.interval_s, plan.waste.of_interval):
         marked[place] = "●"
-    if mark_s is not None and (place := at(mark_s, plan.at(mark_s).waste.total)):
+    if mark_s is not None and (place := at(mark_s, plan.at(mark_s).waste.of_interval)):
         marked[place] = "◆"
     labels = _labels_by_row(plan, frame, height)
     scale = {round((1 - tick / frame.top) * (height - 1)): tick for tick in _ticks(frame.top, 4)}
@@ -150,7 +147,7 @@ def terminal(
             else:
                 text.append(chr(0x2800 + cells[row][column]), style=inks[row][column] or None)
         for curve in labels.get(row, ()):
-            text.append(f" {curve.name}", style="bold" if curve is _TOTAL else curve.colour)
+            text.append(f" {curve.name}", style="bold" if curve is _BOTH else curve.colour)
         text.append("\n")
     text.append(_axis(frame, width))
     return text
@@ -159,7 +156,7 @@ def terminal(
 def _labels_by_row(plan: Plan, frame: Frame, height: int) -> dict[int, list[Curve]]:
     """Each curve's name beside its end, no two in a row unless there is no room."""
     last, labels = plan.at(frame.until_s), dict[int, list[Curve]]()
-    for curve in sorted(frame.curves, key=lambda c: -c.share(last)):
+    for curve in sorted(_CURVES, key=lambda c: -c.share(last)):
         row = min(height - 1, max(0, round((1 - curve.share(last) / frame.top) * (height - 1))))
         while row in labels and row < height - 1:
             row += 1
@@ -225,11 +222,11 @@ def svg(plan: Plan, title: str, *, mark_s: float | None = None) -> str:
     middle = f'text-anchor="middle" fill="{_MUTED}"'
     parts.append(text((_LEFT + wide / 2, _HEIGHT - 16), "training between two checkpoints", middle))
     points = [plan.at(frame.until_s * (i / 400) ** 1.5) for i in range(8, 401)]
-    for curve in frame.curves:
+    for curve in _CURVES:
         # Far above the frame a path would only be cut: leave it out, but let it enter from there.
         shown = [p for p in points if curve.share(p) < 1.5 * frame.top]
         path = " L".join(f"{x(p.interval_s):.1f} {y(curve.share(p)):.1f}" for p in shown)
-        stroke = 3 if curve is _TOTAL else 2
+        stroke = 3 if curve is _BOTH else 2
         parts.append(
             f'<path d="M{path}" fill="none" stroke="{curve.colour}" stroke-width="{stroke}"'
             ' stroke-linejoin="round" clip-path="url(#in)"/>'
@@ -246,6 +243,7 @@ def _subtitle(plan: Plan) -> str:
         said += f" · durable {duration(costs.upload_s)} later"
     if costs.recover_s:
         said += f" · recovery {duration(costs.recover_s)}"
+        said += f" ({_percent(plan.waste.recovering)}, whatever the interval)"
     return said
 
 
@@ -262,9 +260,9 @@ Scale = Callable[[float], float]
 def _names(plan: Plan, frame: Frame, y: Scale, text: Write) -> list[str]:
     """Each curve's name at its right end, far enough apart to be read."""
     last, parts, before = plan.at(frame.until_s), [], -math.inf
-    for curve in sorted(frame.curves, key=lambda c: -c.share(last)):
+    for curve in sorted(_CURVES, key=lambda c: -c.share(last)):
         at = max(y(min(curve.share(last), frame.top)) + 4.5, before + 17)
-        weight = "600" if curve is _TOTAL else "400"
+        weight = "600" if curve is _BOTH else "400"
         more = f'fill="{curve.colour}" font-weight="{weight}"'
         parts.append(text((_WIDTH - _RIGHT + 8, at), curve.name, more))
         before = at
@@ -273,7 +271,7 @@ def _names(plan: Plan, frame: Frame, y: Scale, text: Write) -> list[str]:
 
 def _marks(plan: Plan, mark_s: float | None, x: Scale, y: Scale, text: Write) -> list[str]:
     """The optimum and, if asked for, another interval."""
-    best_x, best_y = x(plan.interval_s), y(plan.waste.total)
+    best_x, best_y = x(plan.interval_s), y(plan.waste.of_interval)
     base = _HEIGHT - _BOTTOM
     dashed = 'stroke-dasharray="3 4"'
     bold = 'font-weight="600"'
@@ -282,10 +280,12 @@ def _marks(plan: Plan, mark_s: float | None, x: Scale, y: Scale, text: Write) ->
         _line(best_x, best_y, best_x, base, _INK, dashed),
         f'<circle cx="{best_x:.1f}" cy="{best_y:.1f}" r="5.5" fill="{_INK}"/>',
         text((best_x - 6, best_y - 70), f"every {duration(plan.interval_s)}", bold),
-        text((best_x - 6, best_y - 53), f"{_percent(plan.waste.total)} wasted: the least", bold),
+        text(
+            (best_x - 6, best_y - 53), f"{_percent(plan.waste.of_interval)} wasted: the least", bold
+        ),
     ]
     if mark_s is not None and x(mark_s) <= _WIDTH - _RIGHT:
-        share = plan.at(mark_s).waste.total
+        share = plan.at(mark_s).waste.of_interval
         at_x, at_y = x(mark_s), y(share)
         label_y = min(at_y - 12, best_y - 96)  # above what is said of the optimum
         side = "start" if at_x < _WIDTH / 2 else "end"

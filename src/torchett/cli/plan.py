@@ -155,6 +155,14 @@ def _run_json(made: "Plan", job: str | None, saves: "Saves") -> dict[str, Any]:
     }
 
 
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}%" if share < 0.995 else f"{100 * share:.1f}%"
+
+
+def _exact(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 10 else f"{seconds:.3g} s"
+
+
 def _page(made: "Plan", job: str | None, saves: "Saves | None", own_rate: bool) -> "RenderableType":
     """The answer, the plot, and what the run's own interval cost."""
     from rich.console import Group
@@ -164,21 +172,21 @@ def _page(made: "Plan", job: str | None, saves: "Saves | None", own_rate: bool) 
 
     costs, parts = made.costs, made.waste
     head = Text()
-    head.append(f"Save every {made.interval_s:.1f} s of training", style="bold")
+    head.append(f"Save every {_exact(made.interval_s)} of training", style="bold")
     if made.interval_s >= 600:
         head.append(f" ({duration(made.interval_s)})", style="bold")
-    head.append(f": {100 * parts.total:.3g}% of the time is wasted\n")
+    head.append(f": {_percent(parts.total)} of the time is wasted\n")
     said = [
-        f"{100 * parts.checkpointing:.2g}% checkpointing, {duration(costs.blocking_s)} a save",
-        f"{100 * parts.lost:.2g}% lost work, a failure every {duration(costs.mtbf_s)}",
+        f"{_percent(parts.checkpointing)} checkpointing, {duration(costs.blocking_s)} a save",
+        f"{_percent(parts.lost)} lost work, a failure every {duration(costs.mtbf_s)}",
     ]
     if costs.recover_s:
-        said.append(f"{100 * parts.recovering:.2g}% recovery, {duration(costs.recover_s)} each")
+        said.append(f"{_percent(parts.recovering)} recovery, {duration(costs.recover_s)} each")
     head.append("  " + " · ".join(said) + "\n", style="dim")
     simple = made.at(made.interval_simple_s)
     head.append(
-        f"  the simple formula √(2BM) says {made.interval_simple_s:.1f} s"
-        f" and {100 * simple.simple:.3g}%\n",
+        f"  the simple formula √(2BM) says {_exact(made.interval_simple_s)}"
+        f" and {_percent(simple.simple)}\n",
         style="dim",
     )
     if made.least_interval_s > made.interval_s:
@@ -204,8 +212,8 @@ def _run_page(made: "Plan", job: str, saves: "Saves", own_rate: bool) -> "Render
     if own_rate and not saves.failures:
         text.append(f"; without one to go by, one in {duration(_PRIOR_MTBF_S)} was assumed before")
     text.append(
-        f"\n  measured: {100 * saves.blocked_share:.2g}% checkpoint_blocked,"
-        f" {100 * saves.unsaved_share:.2g}% unsaved",
+        f"\n  measured: {_percent(saves.blocked_share)} checkpoint_blocked,"
+        f" {_percent(saves.unsaved_share)} unsaved",
         style="dim",
     )
     if not saves.interval_s:
@@ -214,8 +222,8 @@ def _run_page(made: "Plan", job: str, saves: "Saves", own_rate: bool) -> "Render
     own = made.at(saves.interval_s).waste.total
     more = own - made.waste.total
     text.append(
-        f"\n◆ it saved every {duration(saves.interval_s)}: {100 * own:.3g}% expected waste,"
-        f" {100 * more:.2g} points more than the optimum"
+        f"\n◆ it saved every {duration(saves.interval_s)}: {_percent(own)} expected waste,"
+        f" {_percent(more)[:-1]} points more than the optimum"
         f" ({duration(more * saves.exposure_s)} of {duration(saves.exposure_s)})"
     )
     return text
