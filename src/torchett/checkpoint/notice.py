@@ -49,12 +49,13 @@ class Notice:
         grace_s: float = GRACE_S,
         signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGUSR1),
         file: Path | None = None,
+        announces: Callable[[signal.Signals], bool] = lambda number: True,
     ) -> None:
         self.grace_s = grace_s
         self.reason: str | None = None
         self.deadline_ns: int | None = None
         self._received = False
-        self._signals, self._file = tuple(signals), file
+        self._signals, self._file, self._announces = tuple(signals), file, announces
         self._signal: signal.Signals | None = None
         self._ours: set[signal.Signals] = set()  # those that would have ended the process
         self._then: list[Then] = []
@@ -159,7 +160,9 @@ class Notice:
             if self._before >= 0:
                 _pass_on(self._before, told)
             for number in told:
-                if number in self._signals:
+                if number in self._signals and not self._announces(signal.Signals(number)):
+                    self._end_by(signal.Signals(number))
+                elif number in self._signals:
                     # Not now: this thread may have waited for the interpreter since it came.
                     self._take(signal.Signals(number).name, quiet_ns, signal.Signals(number))
             quiet_ns = began_ns if told else began_ns + int(_POLL_S * 1e9)
@@ -187,8 +190,14 @@ class Notice:
     def _time_is_up(self) -> None:
         """The loop did not get to the end of it: go as the signal would have it."""
         number, self._over = self._signal, True
-        if number is not None and number in self._ours and self._still_ours(number):
-            log.warning("torchett: %s s after %s: ended", self.grace_s, number.name)
+        if number is not None:
+            self._end_by(number, f"torchett: {self.grace_s} s after {number.name}: ended")
+
+    def _end_by(self, number: signal.Signals, said: str | None = None) -> None:
+        """Die of a signal that nobody else handles."""
+        if number in self._ours and self._still_ours(number):
+            if said is not None:
+                log.warning("%s", said)
             _die(number)
 
     def _forget(self) -> None:
@@ -285,11 +294,25 @@ def install() -> Notice:
     """This process's notice, listening; what ETT_GRACE_S and ETT_PREEMPT_FILE say counts."""
     global _installed
     if _installed is None or _installed._pid != os.getpid():
-        file = os.environ.get("ETT_PREEMPT_FILE")
-        _installed = Notice(grace_s=_grace_s(), file=Path(file) if file else None)
+        file = os.environ.get("ETT_PREEMPT_FILE") or os.environ.get("ETT_NOTICE")
+        path = Path(file) if file else None
+        _installed = Notice(grace_s=_grace_s(), file=path, announces=_announces)
         if os.environ.get("ETT_DISABLE") != "1":
             _installed.listen()
     return _installed
+
+
+def _announces(number: signal.Signals) -> bool:
+    """Whether this signal says that the hardware goes away.
+
+    An elastic agent stops the peers of a failed rank by SIGTERM, too: there is nothing left to
+    agree on, and whoever waits for it waits in vain. `ett run` tells the two apart by a file that
+    it writes first; under a bare torchrun only ETT_GRACE_S makes SIGTERM a notice.
+    """
+    notice = os.environ.get("ETT_NOTICE")
+    if notice:
+        return os.path.exists(notice)
+    return "TORCHELASTIC_RUN_ID" not in os.environ or "ETT_GRACE_S" in os.environ
 
 
 def agree(store: Store, rank: int, world_size: int, step: int, received: bool) -> int | None:
