@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from torchett import __version__
+from torchett.cli.checkpoint import checkpoint
 from torchett.cli.speak import print_json, print_rich, speaks_plainly
 from torchett.model.errors import EttError
 
@@ -183,6 +184,8 @@ def export(run: str, form: str, output: Path | None) -> None:
     else:
         write_whole(output, (line + "\n" for line in lines))
 
+
+main.add_command(checkpoint)
 
 if __name__ == "__main__":
     main()
