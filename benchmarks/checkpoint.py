@@ -226,6 +226,8 @@ def make_saver(name: str, work: Workload, folder: Path) -> Saver:
             self.ckpt.step(0, work.state)
             work.step()
             self.ckpt._ready.join()  # type: ignore[union-attr]
+            if kind == "process":
+                self.ckpt._met.uploader.ready.wait()  # type: ignore[union-attr]
             run, saver = fence.run, self
 
             def timed() -> None:

@@ -1,0 +1,22 @@
+"""Checkpoint tests fork trainers: one thread of torch, and nothing recorded."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+torch.set_num_threads(1)  # before any operator: a fork must not inherit a pool without threads
+
+
+@pytest.fixture(autouse=True)
+def _unrecorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setenv("ETT_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("ETT_DISABLE", "1")
+    yield
+    from torchett.checkpoint import fence
+
+    fence._before.clear()
+    fence.forget()
