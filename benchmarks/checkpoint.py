@@ -57,7 +57,9 @@ class Workload:
         else:
             width = 2048
             layers = max(1, round(count / (width * width)))
-            self.model = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(layers)))
+            self.model = torch.nn.Sequential(
+                *(torch.nn.Linear(width, width) for _ in range(layers))
+            )
             self.batch = torch.randn(192, width)
         fused = device == "cuda"
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=fused)
@@ -302,7 +304,8 @@ def measure(
 
         steps = clock.run(more, before)
         after = clock.run(lambda n: n < window, lambda n: None)
-        base = statistics.fmean(plain + after)
+        both = plain + after
+        base = statistics.fmean(both)
         plain = after
         row = {
             "stall_s": sum(steps) - len(steps) * base,
@@ -315,7 +318,11 @@ def measure(
         if turn >= warm:
             found.append(row)
         noise = [1e3 * (step - base) for step in steps[:4]]
-        print(f"  {name} round {turn}: {row} base {base:.5f} first {noise} ms", file=sys.stderr)
+        print(
+            f"  {name} round {turn}: {row} base {base:.5f} ± "
+            f"{statistics.stdev(both):.5f} first {noise} ms",
+            file=sys.stderr,
+        )
     saver.close()
     del saver
     shutil.rmtree(folder, ignore_errors=True)
@@ -390,6 +397,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if gpu else "cpu")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="on the storage to measure")
+    parser.add_argument("--window", type=int, help="steps without a save around each")
     parser.add_argument("--no-raw", action="store_true", help="leave the raw write out")
     parser.add_argument("--probe", nargs="*", default=["thread", "process"])
     parser.add_argument("--only", nargs="*", help="methods")
@@ -402,7 +410,7 @@ def main() -> None:
     clock = Clock(work)
     clock.run(lambda n: n < 3, lambda n: None)
     size = work.bytes()
-    window = 15 if args.device == "cuda" else 4
+    window = args.window or (15 if args.device == "cuda" else 4)
     base = statistics.fmean(clock.run(lambda n: n < window, lambda n: None))
     print(f"  {size / 2**30:.2f} GiB, step {base:.4f} s", file=sys.stderr, flush=True)
     raw = raw_write(size, folder / "raw", 1) if not args.no_raw else float("nan")

@@ -119,9 +119,7 @@ class Checkpointer:
                     left = storage.sweep()
                     if left:
                         log.info("torchett: deleted what a killed save left: %s", ", ".join(left))
-            found = restore(
-                state, self._tiers, met.ranks, self._prefetch, skip=skip, strict=strict
-            )
+            found = restore(state, self._tiers, met.ranks, self._prefetch, skip=skip, strict=strict)
             self._prefetch.clear()
         if found is None:
             return 0
@@ -290,9 +288,7 @@ class Checkpointer:
         began = time.monotonic()
         self._decisions += 1
         self._observe(met)
-        said = met.ranks.decide(
-            f"save/{self._decisions}", lambda: self._choose(met, must)
-        )
+        said = met.ranks.decide(f"save/{self._decisions}", lambda: self._choose(met, must))
         if said == "later":
             met.schedule.defer(step)
             return
@@ -356,9 +352,7 @@ class Checkpointer:
             poison=poison,
         )
         arena = arena or Arena(1)
-        met.saves.begin(
-            Save(job=job, arena=arena, tensors=tensors, copy=copy, uploader=uploader)
-        )
+        met.saves.begin(Save(job=job, arena=arena, tensors=tensors, copy=copy, uploader=uploader))
         return copy
 
     def _save_just_in_time(
@@ -481,10 +475,7 @@ class _Met:
 
     def settle(self) -> list[tuple[int, float]]:
         """(number, seconds) that saves have blocked this rank, call and fence together."""
-        found = [
-            (number, seconds + copy.waited_s())
-            for number, seconds, copy in self.blocked
-        ]
+        found = [(number, seconds + copy.waited_s()) for number, seconds, copy in self.blocked]
         self.blocked.clear()
         return found
 

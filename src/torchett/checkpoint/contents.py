@@ -35,9 +35,7 @@ class Contents:
             return torch.load(self._bytes(MetadataIndex(name)), weights_only=False)
         whole = torch.empty(told.size, dtype=told.properties.dtype)
         for chunk in told.chunks:
-            part = torch.load(
-                self._bytes(MetadataIndex(name, chunk.offsets)), weights_only=True
-            )
+            part = torch.load(self._bytes(MetadataIndex(name, chunk.offsets)), weights_only=True)
             target = whole
             for dim, (start, length) in enumerate(zip(chunk.offsets, chunk.sizes, strict=True)):
                 target = target.narrow(dim, start, length)

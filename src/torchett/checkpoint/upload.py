@@ -63,9 +63,7 @@ class Outcome:
     seconds: float = 0.0
 
 
-def upload(
-    job: Job, tensors: list[Any], group: Any, on_durable: Callable[[str], None]
-) -> Outcome:
+def upload(job: Job, tensors: list[Any], group: Any, on_durable: Callable[[str], None]) -> Outcome:
     """Write and commit; what goes wrong comes back as words, on every rank."""
     import torch.distributed.checkpoint as dcp
 
