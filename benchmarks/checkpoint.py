@@ -18,6 +18,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +116,8 @@ class Clock:
             number += 1
         if self._gpu:
             torch.cuda.synchronize()
-            return [a.elapsed_time(b) / 1e3 for a, b in zip(marks, marks[1:], strict=False)]
-        return [b - a for a, b in zip(marks, marks[1:], strict=False)]
+            return [a.elapsed_time(b) / 1e3 for a, b in pairwise(marks)]
+        return [b - a for a, b in pairwise(marks)]
 
     def _mark(self) -> Any:
         import torch
@@ -324,7 +325,6 @@ def measure(
             file=sys.stderr,
         )
     saver.close()
-    del saver
     shutil.rmtree(folder, ignore_errors=True)
     middle = {key: statistics.median(row[key] for row in found) for key in found[0]}
     return {"method": name, **middle, "worst_stall_s": max(row["stall_s"] for row in found)}

@@ -150,7 +150,10 @@ def test_it_all_lands_in_the_flight_record(tmp_path: Path) -> None:
     env = {k: v for k, v in os.environ.items() if k != "ETT_DISABLE"}
     env["ETT_RUNS"] = str(tmp_path / "runs")
     done = subprocess.run(
-        [sys.executable, script, str(Path(__file__).parent)], env=env, capture_output=True, text=True
+        [sys.executable, script, str(Path(__file__).parent)],
+        env=env,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     from torchett.runs.reader import RunReader

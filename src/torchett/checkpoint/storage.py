@@ -181,7 +181,7 @@ class ObjectStore:
 
     def __init__(self, address: str) -> None:
         try:
-            import fsspec
+            import fsspec  # type: ignore[import-untyped,unused-ignore]
         except ImportError:
             raise CheckpointError(
                 f"{address} needs fsspec: pip install 'torchett[fsspec]'"

@@ -45,7 +45,7 @@ def _serve(
 
     torch.set_num_threads(1)
     torch.serialization.set_crc32_options(False)  # we sum all bytes ourselves
-    import torch.distributed.checkpoint  # noqa: F401  (now, not at the first job)
+    import torch.distributed.checkpoint
 
     talking = threading.Lock()
 
