@@ -62,7 +62,7 @@ class Workload:
             self.model = torch.nn.Sequential(
                 *(torch.nn.Linear(width, width) for _ in range(layers))
             )
-            self.batch = torch.randn(192, width)
+            self.batch = torch.randn(32, width)
         fused = device == "cuda"
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=fused)
         self.state = {"model": self.model, "optimizer": self.optimizer}
