@@ -18,13 +18,16 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 warnings.filterwarnings("ignore")
 os.environ.setdefault("ETT_RUNS", tempfile.mkdtemp(prefix="ett-bench-runs-"))
 
+START = 2  # the step of a spell at which it saves: the loop is under way by then
 METHODS = (
+    "nothing",
     "torch.save",
     "dcp.save",
     "dcp.async_save thread",
@@ -52,12 +55,14 @@ class Workload:
                 width, 12, 4 * width, 0.0, batch_first=True, norm_first=True, device=device
             )
             self.model: Any = torch.nn.TransformerEncoder(block, layers, enable_nested_tensor=False)
-            self.batch = torch.randn(16, 1024, width, device=device)
+            self.batch = torch.randn(20, 1024, width, device=device)
         else:
             width = 2048
             layers = max(1, round(count / (width * width)))
-            self.model = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(layers)))
-            self.batch = torch.randn(192, width)
+            self.model = torch.nn.Sequential(
+                *(torch.nn.Linear(width, width) for _ in range(layers))
+            )
+            self.batch = torch.randn(32, width)
         fused = device == "cuda"
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=fused)
         self.state = {"model": self.model, "optimizer": self.optimizer}
@@ -112,8 +117,8 @@ class Clock:
             number += 1
         if self._gpu:
             torch.cuda.synchronize()
-            return [a.elapsed_time(b) / 1e3 for a, b in zip(marks, marks[1:], strict=False)]
-        return [b - a for a, b in zip(marks, marks[1:], strict=False)]
+            return [a.elapsed_time(b) / 1e3 for a, b in pairwise(marks)]
+        return [b - a for a, b in pairwise(marks)]
 
     def _mark(self) -> Any:
         import torch
@@ -139,6 +144,10 @@ class Saver:
     def stamp(self, *_: Any) -> None:
         self.durable_at = time.perf_counter()
 
+    def fence_s(self) -> float:
+        """Seconds that the GPU or the loop waited before the next optimizer step."""
+        return 0.0
+
     def close(self) -> None: ...
 
 
@@ -147,6 +156,15 @@ def make_saver(name: str, work: Workload, folder: Path) -> Saver:
     import torch.distributed.checkpoint as dcp
 
     target = folder / name.replace(" ", "-")
+
+    class Nothing(Saver):
+        """The control: as many steps as an upload takes, and no save. Its stall is the noise."""
+
+        def save(self) -> None:
+            self.began = time.perf_counter()
+
+        def done(self) -> bool:
+            return time.perf_counter() - self.began > (6.0 if work.device.type == "cuda" else 1.0)
 
     class TorchSave(Saver):
         def save(self) -> None:
@@ -212,6 +230,8 @@ def make_saver(name: str, work: Workload, folder: Path) -> Saver:
             self.ckpt.step(0, work.state)
             work.step()
             self.ckpt._ready.join()  # type: ignore[union-attr]
+            if kind == "process":
+                self.ckpt._met.uploader.ready.wait()  # type: ignore[union-attr]
             run, saver = fence.run, self
 
             def timed() -> None:
@@ -234,6 +254,9 @@ def make_saver(name: str, work: Workload, folder: Path) -> Saver:
         def done(self) -> bool:
             return not self.ckpt._met.saves.busy  # type: ignore[union-attr]
 
+        def fence_s(self) -> float:
+            return float(self.ckpt._met.saves.current.copy.waited_s())  # type: ignore[union-attr]
+
         def close(self) -> None:
             assert not self.ckpt.errors, self.ckpt.errors
             self.ckpt.close(final=False)
@@ -242,29 +265,31 @@ def make_saver(name: str, work: Workload, folder: Path) -> Saver:
         import torch_checkpointing  # noqa: F401
 
         raise ModuleNotFoundError("torch_checkpointing: no adapter for this version")
-    kinds = {"torch.save": TorchSave, "dcp.save": DcpSave, "pinned copy": Pinned}
+    kinds: dict[str, Any] = {"nothing": Nothing, "torch.save": TorchSave, "dcp.save": DcpSave}
+    kinds["pinned copy"] = Pinned
     if name in kinds:
         return kinds[name]()
     return DcpAsync() if name.startswith("dcp") else Ours()
 
 
 def measure(
-    name: str, work: Workload, clock: Clock, base_s: float, folder: Path, rounds: int
+    name: str, work: Workload, clock: Clock, folder: Path, rounds: int, window: int
 ) -> dict[str, Any]:
-    """The stall of one method, the median of some rounds after one that warms it up."""
+    """The stall of one method: the median of some rounds, each between two spells without it."""
     try:
         saver = make_saver(name, work, folder)
     except ModuleNotFoundError as error:
         return {"method": name, "error": f"not installed: {error.name or error}"}
     found: list[dict[str, float]] = []
-    for turn in range(rounds + 1):
-        clock.run(lambda n: n < 2, lambda n: None)
+    warm = 1 if name.startswith("dcp.async") else 0  # the others are warm once they are made
+    plain = clock.run(lambda n: n < window, lambda n: None)
+    for turn in range(rounds + warm):
         told = {"durable": 0.0}
         cpu = 0.0
 
         def before(number: int, told: dict[str, float] = told) -> None:
             nonlocal cpu
-            if number == 0:
+            if number == START:
                 saver.cpu_s = saver.durable_at = 0.0
                 cpu = time.thread_time()
                 told["began"] = time.perf_counter()
@@ -273,27 +298,34 @@ def measure(
                 cpu = time.thread_time() - cpu
 
         def more(number: int, told: dict[str, float] = told) -> bool:
-            if number > 0 and not told["durable"] and saver.done():
+            if number > START and not told["durable"] and saver.done():
                 at = saver.durable_at or told["began"] + told["call"]
                 told["durable"] = at - told["began"]
                 told["last"] = number + 2
             return not told["durable"] or number < told["last"]
 
         steps = clock.run(more, before)
+        after = clock.run(lambda n: n < window, lambda n: None)
+        both = plain + after
+        base = statistics.fmean(both)
+        plain = after
         row = {
-            "stall_s": sum(steps) - len(steps) * base_s,
+            "stall_s": sum(steps) - len(steps) * base,
             "call_s": told["call"],
             "main_cpu_s": cpu + saver.cpu_s,
+            "fence_s": saver.fence_s(),
             "durable_s": told["durable"],
             "steps": float(len(steps)),
         }
-        if turn or name in ("torch.save", "dcp.save"):
+        if turn >= warm:
             found.append(row)
-        print(f"  {name} round {turn}: {row}", file=sys.stderr, flush=True)
-        if name in ("torch.save", "dcp.save") and work.device.type == "cuda":
-            break  # 10 s each, and no caches to warm
+        noise = [1e3 * (step - base) for step in steps[START : START + 4]]
+        print(
+            f"  {name} round {turn}: {row} base {base:.5f} ± "
+            f"{statistics.stdev(both):.5f} first {noise} ms",
+            file=sys.stderr,
+        )
     saver.close()
-    del saver
     shutil.rmtree(folder, ignore_errors=True)
     middle = {key: statistics.median(row[key] for row in found) for key in found[0]}
     return {"method": name, **middle, "worst_stall_s": max(row["stall_s"] for row in found)}
@@ -329,7 +361,7 @@ def race_probe(work: Workload, folder: Path, kind: Any) -> dict[str, Any]:
     ckpt = Checkpointer(folder / "probe", every=10**9, keep=1, upload=kind)
     ckpt.step(0, work.state)
     wrong, compared = 0, 0
-    for number in range(1, 3):
+    for number in range(1, 2):
         work.step()  # the last kernels of this step still run when the call is made
         truth = [t.detach().clone() for t in work.tensors()]
         ckpt.save(number, work.state)
@@ -366,6 +398,9 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if gpu else "cpu")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="on the storage to measure")
+    parser.add_argument("--window", type=int, help="steps without a save around each")
+    parser.add_argument("--no-raw", action="store_true", help="leave the raw write out")
+    parser.add_argument("--probe", nargs="*", default=["thread", "process"])
     parser.add_argument("--only", nargs="*", help="methods")
     args = parser.parse_args()
     folder = args.folder or Path(tempfile.mkdtemp(prefix="ett-bench-"))
@@ -376,18 +411,21 @@ def main() -> None:
     clock = Clock(work)
     clock.run(lambda n: n < 3, lambda n: None)
     size = work.bytes()
-    steps = clock.run(lambda n: n < (30 if args.device == "cuda" else 6), lambda n: None)
-    base = statistics.median(steps)
+    window = args.window or (15 if args.device == "cuda" else 4)
+    base = statistics.fmean(clock.run(lambda n: n < window, lambda n: None))
     print(f"  {size / 2**30:.2f} GiB, step {base:.4f} s", file=sys.stderr, flush=True)
-    raw = raw_write(size, folder / "raw", 2)
+    raw = raw_write(size, folder / "raw", 1) if not args.no_raw else float("nan")
     print(f"  raw write + fsync {raw:.2f} s", file=sys.stderr, flush=True)
-    rows = []
+    rows, probes = [], []
     for name in args.only or METHODS:
-        # The machine drifts: a baseline beside each method.
-        again = clock.run(lambda n: n < (20 if args.device == "cuda" else 4), lambda n: None)
-        rows.append(measure(name, work, clock, statistics.median(again), folder, args.rounds))
-    probes = [race_probe(work, folder, kind) for kind in ("thread", "process")]
-    raw = min(raw, raw_write(size, folder / "raw", 1))
+        slow = name in ("torch.save", "dcp.save") and args.device == "cuda"
+        rounds = 1 if slow else args.rounds  # 10 s each, and nothing to warm up
+        rows.append(measure(name, work, clock, folder, rounds, window))
+    for kind in args.probe:
+        probes.append(race_probe(work, folder, kind))
+        print(f"  {probes[-1]}", file=sys.stderr)
+    if not args.no_raw:
+        raw = min(raw, raw_write(size, folder / "raw", 1))
 
     by = {row["method"]: row for row in rows if "stall_s" in row}
     ours = [by[n] for n in by if n.startswith("torchett")]
@@ -398,6 +436,7 @@ def main() -> None:
         Column("stall_s", "total stall s", seconds),
         Column("worst_stall_s", "worst", seconds),
         Column("call_s", "call s", seconds),
+        Column("fence_s", "fence s", seconds),
         Column("main_cpu_s", "main-thread CPU s", seconds),
         Column("durable_s", "durable s", "{:.2f}".format),
         Column("error", "", str),

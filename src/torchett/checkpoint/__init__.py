@@ -1,4 +1,4 @@
-"""Checkpoints that do not stall training, are verified before they are loaded, and come when due."""
+"""Checkpoints that do not stall training, come when due, and are verified before loading."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -32,7 +32,7 @@ from torchett.checkpoint.ranks import Ranks, meet
 from torchett.checkpoint.retention import Keep
 from torchett.checkpoint.saves import Copy, Save, Saves
 from torchett.checkpoint.schedule import Schedule
-from torchett.checkpoint.staging import Copier, Staged, stage
+from torchett.checkpoint.staging import Copier, stage
 from torchett.checkpoint.storage import open_storage, token
 from torchett.checkpoint.upload import Job, Outcome, Target
 from torchett.checkpoint.uploaders import ProcessUploader, ThreadUploader, Uploader
@@ -69,7 +69,6 @@ class Checkpointer:
         upload: Literal["auto", "process", "thread"] = "auto",
         on_error: Literal["go on", "raise"] = "go on",
     ) -> None:
-        self._off = os.environ.get("ETT_DISABLE_CHECKPOINTS") == "1"
         near = open_storage(where)
         self._tiers = [near] + ([open_storage(remote)] if remote is not None else [])
         keep = keep if isinstance(keep, Keep) else Keep(last=keep)
@@ -129,7 +128,7 @@ class Checkpointer:
 
     def step(self, step: int, state: State, *, metric: float | None = None) -> None:
         """The state after `step` is complete: save it if it is due. Returns at once."""
-        if self._off or self._closed:
+        if self._closed:
             return
         if self._on_error == "raise" and self.errors:
             raise CheckpointError(self.errors[-1])
@@ -517,4 +516,3 @@ class _nothing:  # noqa: N801  (a context that does nothing)
         pass
 
 
-__all__ = ["Checkpointer", "Staged"]

@@ -62,11 +62,11 @@ def guarded() -> set[int]:
     found: set[int] = set()
     for optimizer in list(_stepped):
         for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                found.add(_address(parameter))
+            found.update(map(_address, group["params"]))
         for state in optimizer.state.values():
-            if isinstance(state, dict):
-                found.update(_address(v) for v in state.values() if isinstance(v, torch.Tensor))
+            for value in state.values() if isinstance(state, dict) else ():
+                if type(value) is torch.Tensor or isinstance(value, torch.Tensor):
+                    found.add(_address(value))
     found.discard(0)
     return found
 
@@ -77,8 +77,11 @@ def forget() -> None:
 
 
 def _address(tensor: Any) -> int:
-    local = getattr(tensor, "_local_tensor", tensor)
+    import torch
+
     try:
-        return int(local.data_ptr())
+        if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+            return int(tensor.data_ptr())
+        return int(getattr(tensor, "_local_tensor", tensor).data_ptr())
     except (RuntimeError, AttributeError):
         return 0  # a tensor without memory of its own: never trusted

@@ -7,6 +7,7 @@ until the checkpoint is on storage. One tensor at a time passes through memory.
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from torchett.checkpoint import fence
@@ -36,7 +37,7 @@ class Held:
                     self.tensors.append(_reader(tensor))
                 else:
                     copied = tensor.detach().to("cpu", copy=True)
-                    self.tensors.append(lambda copied=copied: copied)
+                    self.tensors.append(partial(_same, copied))
         for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
             event = torch.cuda.Event(blocking=True)
             event.record(torch.cuda.current_stream(device))
@@ -73,6 +74,10 @@ class Held:
                 (ended - began) / 1e9,
                 self._size,
             )
+
+
+def _same(tensor: Any) -> Any:
+    return tensor
 
 
 def _reader(tensor: Any) -> Callable[[], Any]:

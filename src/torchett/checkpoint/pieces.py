@@ -47,13 +47,11 @@ class Collector:
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self._known = _Known()
+        self._flatten = flatten
         self._blobs: dict[str, tuple[bytes, bytes]] = {}
 
     def collect(self, state: Mapping[str, Any]) -> Pieces:
         """The pieces of `state`, a mapping of names to Stateful objects, tensors and values."""
-        import torch
-        from torch.distributed.checkpoint._nested_dict import flatten_state_dict
-
         nested: dict[str, Any] = {}
         own: list[str] = []
         for key, value in state.items():
@@ -64,15 +62,13 @@ class Collector:
                 nested[key] = value.state_dict()
             else:
                 nested[key] = value
-        flat, mappings = flatten_state_dict(nested)
+        flat = self._flatten(nested)
         shape = [(name, *_shape_of(value)) for name, value in flat.items()]
         if shape != self._known.shape:
-            self._plan(flat, mappings, shape)
+            flat = self._plan(nested, flat, shape)
         known = self._known
         tensors = [_local(flat, item) for item in known.tensor_items]
         blobs = [self._blob(item.index.fqn, flat[item.index.fqn]) for item in known.blob_items]
-        if any(type(t) is not torch.Tensor for t in tensors):
-            tensors = [t.detach() if isinstance(t, torch.nn.Parameter) else t for t in tensors]
         return Pieces(
             plan=known.plan,
             plan_id=known.plan_id,
@@ -81,12 +77,21 @@ class Collector:
             per_rank=tuple(own),
         )
 
-    def _plan(self, flat: dict[str, Any], mappings: Any, shape: list[Any]) -> None:
+    def _plan(
+        self, nested: dict[str, Any], flat: dict[str, Any], shape: list[Any]
+    ) -> dict[str, Any]:
+        """Plan anew; the flat state, by DCP's own reckoning if ours differs from it."""
         from dataclasses import replace
 
+        from torch.distributed.checkpoint._nested_dict import flatten_state_dict
         from torch.distributed.checkpoint.default_planner import create_default_local_save_plan
         from torch.distributed.checkpoint.planner import WriteItemType
 
+        official, mappings = flatten_state_dict(nested)
+        if list(official) != list(flat):
+            self._flatten = lambda nested: dict(flatten_state_dict(nested)[0])
+            flat = official
+            shape = [(name, *_shape_of(value)) for name, value in flat.items()]
         plan = create_default_local_save_plan(flat, self._rank == 0)
         plan = replace(plan, planner_data=mappings)
         self._known = _Known(
@@ -96,6 +101,7 @@ class Collector:
             tensor_items=[i for i in plan.items if i.type != WriteItemType.BYTE_IO],
             blob_items=[i for i in plan.items if i.type == WriteItemType.BYTE_IO],
         )
+        return flat
 
     def _blob(self, name: str, value: Any) -> bytes:
         """`value` as DCP writes it; made anew only if it changed."""
@@ -111,15 +117,50 @@ class Collector:
         return self._blobs[name][1]
 
 
+def flatten(nested: dict[str, Any]) -> dict[str, Any]:
+    """Leaves by name, as DCP's flatten_state_dict has them, in a fraction of its time."""
+    import torch
+
+    leaves: dict[str, Any] = {}
+    plain = (torch.Tensor, torch.nn.Parameter, int, float, str, bool, bytes, type(None))
+
+    def is_leaf(value: list[Any]) -> bool:
+        for entry in value:
+            if isinstance(entry, list) and not is_leaf(entry):
+                return False
+            if isinstance(entry, Mapping | torch.Tensor):
+                return False
+        return True
+
+    def walk(name: str, value: Any) -> None:
+        kind = type(value)
+        if kind in plain:
+            leaves[name] = value
+        elif kind is dict or isinstance(value, Mapping):
+            for key, inner in value.items():
+                walk(f"{name}.{key}", inner)
+        elif isinstance(value, list) and not is_leaf(value):
+            for number, inner in enumerate(value):
+                walk(f"{name}.{number}", inner)
+        else:
+            leaves[name] = value
+
+    for key, value in nested.items():
+        walk(str(key), value)
+    return leaves
+
+
 def _shape_of(value: Any) -> tuple[Any, ...]:
     """What a plan depends on."""
     import torch
 
+    kind = type(value)
+    if kind is torch.Tensor or kind is torch.nn.Parameter:
+        return (kind, value.shape, value.dtype)
     if isinstance(value, torch.Tensor):
-        placements = getattr(value, "placements", None)
-        return (type(value), value.shape, value.dtype, placements)
+        return (kind, value.shape, value.dtype, getattr(value, "placements", None))
     if hasattr(value, "local_shards"):  # torch's ShardedTensor, TorchRec's state
-        return (type(value), value.size(), tuple(s.tensor.shape for s in value.local_shards()))
+        return (kind, value.size(), tuple(s.tensor.shape for s in value.local_shards()))
     return (None,)
 
 
@@ -134,4 +175,4 @@ def _local(flat: dict[str, Any], item: Any) -> Any:
     local = getattr(value, "_local_tensor", None)
     if type(local) is torch.Tensor:
         return local
-    return find_state_dict_object(flat, item.index)
+    return find_state_dict_object(flat, item.index).detach()

@@ -63,9 +63,9 @@ class Alone:
     """One process: what it decides is decided."""
 
     rank, size = 0, 1
-    group = None
-    address = None
-    store = None
+    group: Any = None
+    address: tuple[str, int] | None = None
+    store: Any = None
 
     def __init__(self) -> None:
         self._values: dict[str, str] = {}
@@ -120,7 +120,7 @@ class Meeting:
         host, port = json.loads(meeting_point.get(key))
         if self.rank == 0:
             host = "127.0.0.1"
-        self.address = (host, port)
+        self.address: tuple[str, int] | None = (host, int(port))
         # A client serves one call at a time: one for the loop, one for the background.
         self._loop = dist.TCPStore(host, port, is_master=False, timeout=patience)
         self._back = dist.TCPStore(host, port, is_master=False, timeout=patience)

@@ -37,6 +37,9 @@ class Staged:
         self._error: str | None = None
         self._copies = threading.Event()  # on the CPU
         self._copies.set()
+        self._issued = threading.Event()  # to the GPU
+        self._issued.set()
+        self._to_issue = 0
         self._events: list[tuple[Any, Any]] = []  # (device, event)
         self._marks: list[tuple[Any, Any]] = []  # before and after a wait on the GPU
 
@@ -44,6 +47,7 @@ class Staged:
         """Hold the next optimizer step back until its weights are copied: on the GPU, on the
         GPU alone."""
         self._check()
+        self._until(self._issued)
         if self._events:
             import torch
 
@@ -54,15 +58,19 @@ class Staged:
                 compute.wait_event(event)
                 marks[1].record(compute)
                 self._marks.append(marks)
-        if not self._copies.is_set():
+        self._until(self._copies)
+
+    def _until(self, done: threading.Event) -> None:
+        if not done.is_set():
             began = now_ns()
-            self._copies.wait()
+            done.wait()
             ended = now_ns()
             self.blocked_ns += ended - began
             past_span("checkpoint_blocked", began, ended)
 
     def wait(self) -> None:
         """Return when all bytes are in the arena; CheckpointError if they may be mixed."""
+        self._issued.wait()
         for _, event in self._events:
             event.synchronize()
         self._copies.wait()
@@ -81,6 +89,18 @@ class Staged:
 
     def failed(self, said: str) -> None:
         self._error = said
+
+    def issuing(self) -> None:
+        """A thread is about to queue copies on a GPU."""
+        self._to_issue += 1
+        self._issued.clear()
+
+    def issued(self, device: Any, done: Any) -> None:
+        """They are queued; `done` is the event after the last of them."""
+        self._events.append((device, done))
+        self._to_issue -= 1
+        if self._to_issue == 0:
+            self._issued.set()
 
     def copied(self) -> None:
         """The thread is done."""
@@ -132,18 +152,14 @@ def stage(tensors: Sequence[Any], slots: Sequence[Any], copier: "Copier") -> Sta
         for where, (early_to, early_from, late_to, late_from) in device.items():
             side = copier.stream(where)
             compute = torch.cuda.current_stream(where)
-            side.wait_stream(compute)
-            with torch.cuda.stream(side):
-                if early_to:
+            side.wait_event(compute.record_event())
+            if early_to:
+                with torch.cuda.stream(side):
                     torch._foreach_copy_(early_to, early_from, non_blocking=True)
-                    compute.wait_event(side.record_event())
-                if late_to:
-                    torch._foreach_copy_(late_to, late_from, non_blocking=True)
-                done = torch.cuda.Event(blocking=True)
-                done.record(side)
-            staged._events.append((where, done))
+                compute.wait_event(side.record_event())
             staged._kept += early_from  # fenced already: it may change as it likes
             staged._late(late_from)
+            copier.issue(late_to, late_from, staged, where)
         if now[0]:
             torch._foreach_copy_(now[0], now[1])
     if thread[0]:
@@ -166,6 +182,28 @@ class Copier:
         if device not in self._streams:
             self._streams[device] = torch.cuda.Stream(device)
         return self._streams[device]
+
+    def issue(self, slots: list[Any], tensors: list[Any], staged: Staged, device: Any) -> None:
+        """Queue copies on the side stream from a thread: a thousand take as long as a step's
+        launches, and torch does it without the GIL."""
+        import torch
+
+        side = self.stream(device)
+        staged.issuing()
+
+        def work() -> None:
+            done = torch.cuda.Event(blocking=True)
+            try:
+                with torch.no_grad(), torch.cuda.stream(side):
+                    if slots:
+                        torch._foreach_copy_(slots, tensors, non_blocking=True)
+            except Exception as error:
+                staged.failed(f"staging failed: {error}")
+            finally:
+                done.record(side)
+                staged.issued(device, done)
+
+        threading.Thread(target=work, name="ett-issue", daemon=True).start()
 
     def copy(self, slots: list[Any], tensors: list[Any], staged: Staged) -> None:
         """Copy on a thread of its own."""

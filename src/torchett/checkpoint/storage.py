@@ -181,10 +181,10 @@ class ObjectStore:
 
     def __init__(self, address: str) -> None:
         try:
-            import fsspec
+            import fsspec  # type: ignore[import-untyped,unused-ignore]
         except ImportError:
             raise CheckpointError(
-                f"{address} needs fsspec: pip install 'torchett[fsspec]'"
+                f"{address} needs fsspec: pip install 'torchett[store]'"
             ) from None
         self.root = address
         self._fs, self._path = fsspec.core.url_to_fs(address)

@@ -57,6 +57,7 @@ def _serve(
     group = _Group(settings)
     if settings["address"] is not None:
         group.join(0)
+    say(("ready", 0, None))
     memory: mmap.mmap | None = None
     plan: Any = None
     tensors: list[Any] = []

@@ -85,6 +85,7 @@ class ProcessUploader:
         self._flushing = False
         self._closed = False
         self.deaths = 0
+        self.ready = threading.Event()  # it has imported torch and met the others
         self._begin()
 
     def _begin(self) -> None:
@@ -135,6 +136,8 @@ class ProcessUploader:
                     with self._reply:
                         self._outcome = said
                         self._reply.notify_all()
+                elif said[0] == "ready":
+                    self.ready.set()
                 elif said[0] == "durable" and self._durable is not None:
                     self._flushing = bool(said[2])
                     self._durable(said[1])

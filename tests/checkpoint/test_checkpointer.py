@@ -1,0 +1,165 @@
+"""When saves come, what they cost the loop, and what is recorded of them."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from trainer import Training, uninterrupted
+
+from torchett.checkpoint import Checkpointer, CheckpointError, fence
+from torchett.checkpoint.catalog import entries
+from torchett.checkpoint.schedule import Schedule
+from torchett.checkpoint.storage import open_storage
+
+
+def steps_of(where: Path) -> list[int]:
+    return [entry.step for entry in entries(open_storage(where))]
+
+
+@pytest.mark.parametrize("every", [0, -3, True, "soon", "0s", "1.2.3s", ""])
+def test_an_interval_that_is_none_is_refused_at_once(tmp_path: Path, every: object) -> None:
+    with pytest.raises(CheckpointError, match="expected steps as 500"):
+        Checkpointer(tmp_path, every=every)  # type: ignore[arg-type]
+
+
+def test_seconds_become_steps_that_rank_0_names() -> None:
+    schedule, other = Schedule("0.2s"), Schedule("0.2s")
+    told: dict[str, str] = {}
+    due = []
+    for step in range(60):
+        time.sleep(0.01)
+        for one in (schedule, other):
+            one.passed(step)
+        here = schedule.due(step, lambda key, choose: told.setdefault(key, choose()))
+        there = other.due(step, lambda key, choose: told[key])
+        assert here == there
+        if here:
+            due.append(step)
+            schedule.saved()
+    assert 1 <= len(due) <= 5
+    assert len(told) < 50  # ranks do not ask at every step
+
+
+def test_auto_saves_and_remembers(tmp_path: Path) -> None:
+    training = Training()
+    ckpt = Checkpointer(tmp_path, every="auto")
+    ckpt.restore(training.state)
+    assert ckpt._met is not None
+    assert ckpt._met.schedule.auto is not None
+    ckpt._met.schedule.auto.interval_s = lambda: 0.05  # type: ignore[method-assign]
+    for step in range(40):
+        time.sleep(0.01)
+        training.step()
+        ckpt.step(step, training.state)
+    ckpt.close()
+    assert steps_of(tmp_path)[0] == 39
+    assert json.loads((tmp_path / "interval.json").read_text())["clean"] is True
+
+
+def test_too_little_memory_to_stage_still_saves_the_right_bytes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    training = Training()
+    ckpt = Checkpointer(tmp_path, every=2, staging_memory=1000)
+    training.run(ckpt, 6)
+    ckpt.close()
+    assert not ckpt.errors
+    assert "staging_memory" in caplog.text
+    assert "training waited" in caplog.text
+    fresh = Training()
+    again = Checkpointer(tmp_path, every=1000)
+    assert again.restore(fresh.state) == 6
+    again.close(final=False)
+    assert fresh.digest() == uninterrupted(6).digest()
+
+
+def test_a_state_that_grows_is_planned_anew(tmp_path: Path) -> None:
+    training = Training()
+    ckpt = Checkpointer(tmp_path, every=1000)
+    ckpt.restore(training.state)
+    training.step()
+    ckpt.step(0, training.state)
+    ckpt.save(0, training.state, wait=True)
+    state = {**training.state, "more": torch.arange(100_000.0)}
+    ckpt.save(1, state, wait=True)
+    ckpt.close(final=False)
+    assert not ckpt.errors
+    state["more"] = torch.zeros(100_000)
+    again = Checkpointer(tmp_path, every=1000)
+    assert again.restore(state) == 2
+    again.close(final=False)
+    assert state["more"].equal(torch.arange(100_000.0))
+
+
+def test_a_compiled_optimizer_is_fenced(tmp_path: Path) -> None:
+    training = Training()
+    ckpt = Checkpointer(tmp_path, every=1000)
+    step = torch.compile(training.optimizer.step, backend="eager")
+    training.model(torch.ones(8, 16)).sum().backward()
+    step()
+    fence.forget()
+    step()
+    assert fence.guarded() >= {p.data_ptr() for p in training.model.parameters()}
+    called: list[int] = []
+    fence.before_next_step(lambda: called.append(1))
+    step()
+    assert called == [1]
+    ckpt.close(final=False)
+
+
+def test_an_optimizer_whose_hook_is_not_seen_is_not_trusted(tmp_path: Path) -> None:
+    training = Training()
+    Checkpointer(tmp_path, every=1000)
+    training.step()
+    assert fence.guarded()
+    fence.forget()
+    assert not fence.guarded()
+
+
+def test_what_cannot_be_pickled_is_said_and_training_goes_on(tmp_path: Path) -> None:
+    training = Training()
+    training.state["odd"] = lambda: None
+    ckpt = Checkpointer(tmp_path, every=1)
+    for step in range(2):
+        training.step()
+        ckpt.step(step, training.state)
+    ckpt.close(final=False)
+    assert steps_of(tmp_path) == []
+
+
+def test_it_all_lands_in_the_flight_record(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import torch; torch.set_num_threads(1)\n"
+        "from trainer import Training\n"
+        "import torchett as ett\n"
+        "ett.init(job='a'); t = Training()\n"
+        f"ckpt = ett.Checkpointer({str(tmp_path / 'c')!r}, every=2)\n"
+        "first = ckpt.restore(t.state)\n"
+        "for i in range(first, 5):\n"
+        "    with ett.step(i): t.step()\n"
+        "    ckpt.step(i, t.state); ckpt.wait()\n"
+        "ckpt.close()\n"
+    )
+    env = {k: v for k, v in os.environ.items() if k != "ETT_DISABLE"}
+    env["ETT_RUNS"] = str(tmp_path / "runs")
+    done = subprocess.run(
+        [sys.executable, script, str(Path(__file__).parent)],
+        env=env,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    from torchett.runs.reader import RunReader
+
+    reader = RunReader(tmp_path / "runs" / "a").poll()
+    accounts = reader.ledger().accounts
+    assert {"checkpoint_restore", "checkpoint_blocked", "final_checkpoint"} <= set(accounts)
+    assert {c.step for c in reader.history().checkpoints} == {1, 3, 4}
+    assert "x-checkpoint_upload" not in accounts  # in the background: it takes no time

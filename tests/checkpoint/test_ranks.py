@@ -1,0 +1,33 @@
+"""Several ranks: one checkpoint, any other number of ranks, errors that reach all of them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def world(scenario: str, folder: Path) -> str:
+    """What world.py says of a scenario; it forks the ranks and compares what they find."""
+    command = [sys.executable, str(HERE / "world.py"), scenario, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.mark.e2e
+def test_four_ranks_write_and_one_two_three_read(tmp_path: Path) -> None:
+    said = world("reshard", tmp_path)
+    assert said.count("same as on 4") == 6
+    assert said.count("refused") == 3
+
+
+@pytest.mark.e2e
+def test_an_error_reaches_every_rank_and_a_killed_upload_process_is_replaced(
+    tmp_path: Path,
+) -> None:
+    said = world("trouble", tmp_path)
+    assert "heard on all ranks" in said
+    assert "saved by the new process" in said

@@ -1,0 +1,68 @@
+"""ett checkpoint ls, verify, prune, diff."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from trainer import Training, flip
+
+from torchett.checkpoint import Checkpointer
+from torchett.cli.main import main
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> Path:
+    training = Training()
+    ckpt = Checkpointer(tmp_path / "c", every=2, keep=5)
+    training.run(ckpt, 6, at=lambda step: ckpt.wait() and None)
+    ckpt.close()
+    return tmp_path / "c"
+
+
+def ett(*args: object, code: int = 0) -> str:
+    done = CliRunner().invoke(main, ["checkpoint", *map(str, args)])
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def test_ls_lists_the_newest_first(where: Path) -> None:
+    told = json.loads(ett("ls", where, "--json"))["checkpoints"]
+    assert [row["step"] for row in told] == [5, 3, 1]
+    assert [row["latest"] for row in told] == [True, False, False]
+    assert told[0]["bytes"] > 0
+    assert "step-00000005" in ett("ls", where)
+
+
+def test_verify_reads_every_byte(where: Path) -> None:
+    assert ett("verify", where).count("ok") == 3
+    flip(where / "step-00000003" / "__0_0.distcp", 99)
+    said = ett("verify", where, code=1)
+    assert said.count("ok") == 2
+    assert "step-00000003  __0_0.distcp has CRC" in said
+
+
+def test_prune_verifies_what_it_keeps(where: Path) -> None:
+    flip(where / "step-00000005" / "__0_0.distcp", 99)
+    said = ett("prune", where, "--keep", 1, "--dry-run")
+    assert said == "step-00000001  would be deleted\n"
+    ett("prune", where, "--keep", 1)
+    assert sorted(p.name for p in where.glob("step-*")) == ["step-00000003", "step-00000005"]
+
+
+def test_diff_names_what_differs(where: Path) -> None:
+    told = json.loads(
+        ett("diff", where / "step-00000003", where / "step-00000005", "--json", code=1)
+    )
+    by_name = {row["name"]: row for row in told["differences"]}
+    assert by_name["model.0.weight"]["most"] > 0
+    assert by_name["optimizer.state.0.step"]["most"] == 2.0
+    assert "optimizer.param_groups.0.betas" not in by_name
+    assert ett("diff", where, where).startswith("0 of ")
+
+
+@pytest.mark.parametrize("command", ["ls", "verify", "prune"])
+def test_nothing_there_is_one_line_and_exit_2(tmp_path: Path, command: str) -> None:
+    done = CliRunner().invoke(main, ["checkpoint", command, str(tmp_path)])
+    assert done.exit_code == 2
+    assert "has no checkpoints" in done.output

@@ -1,0 +1,185 @@
+"""Ranks as forks of one process that has imported torch: world.py SCENARIO FOLDER."""
+
+import hashlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ["ETT_DISABLE"] = "1"
+import pytest
+import torch
+import torch.distributed as dist
+
+torch.set_num_threads(1)
+sys.path.insert(0, str(Path(__file__).parent))
+from trainer import Loader  # noqa: E402
+
+from torchett.checkpoint import Checkpointer, RandomState, StateMismatch  # noqa: E402
+
+
+def ranks(size: int, folder: Path, work: Callable[[int], None]) -> None:
+    """Fork that many ranks with a gloo group; exit if one of them fails."""
+    meeting = folder / f"store-{time.monotonic_ns()}"
+    children = []
+    for rank in range(size):
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1")
+                store = dist.FileStore(str(meeting), size)
+                dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+                work(rank)
+                code = 0
+            except BaseException:
+                import traceback
+
+                traceback.print_exc()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+        children.append(pid)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+    if any(codes):
+        raise SystemExit(f"ranks ended with {codes}")
+
+
+class State:
+    """A sharded model (FSDP2) and a plain one, each with AdamW."""
+
+    def __init__(self, size: int, rank: int) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        torch.manual_seed(1)
+        self.rank, self.size = rank, size
+        self.sharded, self.plain = (
+            torch.nn.Sequential(torch.nn.Linear(12, 30), torch.nn.Tanh(), torch.nn.Linear(30, 7))
+            for _ in range(2)
+        )
+        fully_shard(self.sharded, mesh=init_device_mesh("cpu", (size,)))
+        self.optimizers = [
+            torch.optim.AdamW(model.parameters(), lr=1e-2) for model in (self.sharded, self.plain)
+        ]
+        self.values: dict[str, Any] = {
+            "sharded": self.sharded,
+            "plain": self.plain,
+            "optimizer_of_sharded": self.optimizers[0],
+            "optimizer_of_plain": self.optimizers[1],
+            "rng": RandomState(),
+            "loader": Loader(),
+        }
+
+    def step(self, number: int) -> None:
+        batch = torch.randn(12, 12, generator=torch.Generator().manual_seed(number))
+        self.sharded(batch.chunk(self.size)[self.rank]).square().mean().backward()
+        self.plain(batch).square().mean().backward()  # the same on every rank
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def digest(self) -> str:
+        sha = hashlib.sha256()
+        for name in ("sharded", "plain", "optimizer_of_sharded", "optimizer_of_plain"):
+            state = self.values[name].state_dict()
+            tensors = (
+                [state[key] for key in sorted(state)]
+                if "state" not in state
+                else [one[key] for one in state["state"].values() for key in sorted(one)]
+            )
+            for tensor in tensors:
+                whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+                sha.update(whole.detach().contiguous().flatten().view(torch.uint8).numpy())
+        return sha.hexdigest()
+
+
+def reshard(folder: Path) -> None:
+    """Written on 4 ranks by upload processes, read on 4, 1, 2 and 3."""
+    where = folder / "checkpoints"
+
+    def write(rank: int) -> None:
+        state = State(4, rank)
+        ckpt = Checkpointer(where, every=2)
+        assert ckpt.restore(state.values) == 0
+        for step in range(5):
+            state.step(step)
+            ckpt.step(step, state.values)
+        truth = state.digest()
+        if rank == 0:
+            (folder / "truth").write_text(truth)
+        ckpt.close()
+        assert not ckpt.errors, ckpt.errors
+        assert ckpt.durable == {"local": 4}, ckpt.durable
+
+    ranks(4, folder, write)
+    for size in (1, 2, 3):
+
+        def read(rank: int, size: int = size) -> None:
+            state = State(size, rank)
+            ckpt = Checkpointer(where, every=1000, upload="thread")
+            with pytest.raises(StateMismatch, match=f"4 ranks, and this job has {size}") as told:
+                ckpt.restore(state.values)
+            if rank == 0:
+                print("refused:", told.value)
+            state = State(size, rank)
+            assert ckpt.restore(state.values, skip=["loader"]) == 5
+            assert state.digest() == (folder / "truth").read_text()
+            print(f"rank {rank} of {size}: same as on 4", flush=True)
+            state.step(5)
+            ckpt.close(final=False)
+
+        ranks(size, folder, read)
+
+
+def trouble(folder: Path) -> None:
+    """A disk that is full on rank 1, then an upload process that is killed."""
+    where = folder / "checkpoints"
+
+    def work(rank: int) -> None:
+        state = State(2, rank)
+        ckpt = Checkpointer(where, every=1000)
+        ckpt.restore(state.values)
+        state.step(0)
+        ckpt.step(0, state.values)
+        state.values["odd"] = (lambda: 0) if rank == 1 else 0  # cannot be pickled, on rank 1
+        ckpt.save(0, state.values)
+        ckpt.fence()
+        assert ckpt._met is not None
+        assert ckpt._met.saves.wait(120)
+        began = time.monotonic()
+        while not ckpt.errors and time.monotonic() - began < 10:
+            time.sleep(0.01)
+        assert time.monotonic() - began < 2.0, "not heard within 2 s"
+        assert "rank 1" in ckpt.errors[0], ckpt.errors
+        assert not list(where.glob("step-????????"))
+        dist.barrier()
+        if rank == 0:
+            print("heard on all ranks:", ckpt.errors[0], flush=True)
+        state.values.pop("odd")
+        before = ckpt.upload_pid
+        if rank == 1:
+            assert before is not None
+            os.kill(before, signal.SIGKILL)
+            while ckpt.upload_pid == before:
+                time.sleep(0.01)
+            while ckpt._met.ranks.count("generation") == 0:
+                time.sleep(0.01)
+        dist.barrier()
+        state.step(1)
+        ckpt.save(1, state.values)
+        ckpt.fence()
+        assert ckpt._met.saves.wait(120)
+        assert ckpt.durable == {"local": 1}, ckpt.errors
+        if rank == 0:
+            print("saved by the new process", flush=True)
+        ckpt.close(final=False)
+
+    ranks(2, folder, work)
+
+
+if __name__ == "__main__":
+    {"reshard": reshard, "trouble": trouble}[sys.argv[1]](Path(sys.argv[2]))
