@@ -93,10 +93,14 @@ def pgo_key() -> str | None:
 
 
 def write_pgo(key: str, content: bytes) -> None:
-    """Make this the profile under a key; it is read at the first compile, once."""
-    from torch._dynamo.pgo import write_local_impl
+    """Make this the profile under a key; it is read at the next compile, once.
+
+    A standby has compiled something already to warm up, and read what there was then.
+    """
+    from torch._dynamo.pgo import reset_code_state, write_local_impl
 
     write_local_impl(key, content)
+    reset_code_state()
 
 
 def counts() -> Counts:
