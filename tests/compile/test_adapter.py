@@ -81,8 +81,13 @@ def test_each_rank_gets_a_profile_under_its_own_key(
 
 
 class Config:
+    """As Triton's own, which forgets in a pickle whatever else was set on it."""
+
     def __init__(self, block: int) -> None:
         self.kwargs, self.found_by_coordesc = {"BLOCK": block}, False
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.kwargs = state["kwargs"]
 
 
 class Kernel:
@@ -200,7 +205,9 @@ def test_what_coordinate_descent_found_is_added_and_not_searched_again(
     )
     assert kept(bundled) == (["best", "user-lost", "user-won"], [["best"]])
     bundle = pickle.loads(winners.only(bundled))._triton_bundle
-    assert bundle.static_autotuners[0].kernel.compile_results[0].config.found_by_coordesc is True
+    settled = bundle.static_autotuners[0].kernel
+    assert settled.inductor_meta["coordinate_descent_tuning"] is False
+    assert settled.compile_results[0].config.kwargs == {"BLOCK": 64}
     (found,) = [one for one in bundle.kernel_artifacts if one.kernel_hash == "best"]
     files = {one.filename: one.payload for one in found.artifacts}
     assert files["triton_poi_0.cubin"] == b"the best"

@@ -36,12 +36,19 @@ def harvest(cache: Path, there: Collection[Identity]) -> Harvest:
 def _found(cache: Path) -> list[tuple[str, str, bytes]]:
     """Artifacts in torch's memory and files beside them, under names that an archive takes."""
     artifacts = [(one.kind, one.key, one.content) for one in caches.seen_artifacts()]
-    files = [("file", name, (cache / name).read_bytes()) for name in sidecars.used_files(cache)]
+    files = sidecars.used_files(cache, caches.device_index())
     return [
-        (kind, name, data)
-        for kind, name, data in (*artifacts, *files)
-        if kind in NAMES and NAMES[kind].fullmatch(name)
+        *((kind, name, data) for kind, name, data in artifacts if _named(kind, name)),
+        *(
+            ("file", name, path.read_bytes())
+            for name, path in files.items()
+            if _named("file", name)
+        ),
     ]
+
+
+def _named(kind: str, name: str) -> bool:
+    return kind in NAMES and NAMES[kind].fullmatch(name) is not None
 
 
 def with_another_rank(

@@ -84,6 +84,7 @@ class Session:
 
     def _begin(self) -> Outcome:
         cache = caches.cache_dir()
+        caches.choose_triton_dir()
         self._node = Node(cache, self._env)
         self._environment = here(self._workload)
         store = open_store(self.url)
