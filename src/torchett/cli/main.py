@@ -87,22 +87,9 @@ def _levers(compile_cache: str | None) -> tuple[tuple[str, ...], dict[str, str]]
     aboard, settings = [], {}
     if compile_cache is not None:
         aboard.append("torchett.compile.board")
-        url = compile_cache if "://" in compile_cache else os.path.abspath(compile_cache)
-        settings["ETT_COMPILE_CACHE"] = url
-        _check_library(url)
+        here = "://" in compile_cache
+        settings["ETT_COMPILE_CACHE"] = compile_cache if here else os.path.abspath(compile_cache)
     return tuple(aboard), settings
-
-
-def _check_library(url: str) -> None:
-    """Say now what the ranks would say later: the job runs all the same."""
-    from torchett.compile.signing import HOW, key_for
-    from torchett.store import StoreError, open_store
-
-    try:
-        if key_for(open_store(url), os.environ, create=True) is None:
-            click.echo(f"ett: {url} is not used, others can write to it: {HOW}", err=True)
-    except (EttError, StoreError, OSError) as error:
-        click.echo(f"ett: {url} is not used: {error}", err=True)
 
 
 def _print_summary(folder: Path) -> None:
