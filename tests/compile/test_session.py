@@ -77,7 +77,14 @@ class Place:
         (folder / "bin/g++").write_text(GXX.format(log=folder / "built", real=real))
         (folder / "bin/g++").chmod(0o755)
 
-    def run(self, job: str, *command: str, library: Path | str | None = None, **env: str) -> Job:
+    def run(
+        self,
+        job: str,
+        *command: str,
+        library: Path | str | None = None,
+        standby: str = "--no-standby",
+        **env: str,
+    ) -> Job:
         """Run the script on an empty inductor cache, with the library given or our own."""
         (self.folder / "built").write_text("")
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("ETT_", "TORCH"))}
@@ -85,7 +92,7 @@ class Place:
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "torchett.cli.main", "run", "--job", job),
-                *("--progress", "0", "--compile-cache", str(library or self.library)),
+                *("--progress", "0", standby, "--compile-cache", str(library or self.library)),
                 *("--", *command),
             ],
             env=kept
@@ -132,9 +139,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     return made
 
 
-@pytest.mark.parametrize("count", [2, 4])
-def test_ranks_download_once_and_compile_nothing(place: Place, count: int) -> None:
-    job = place.run(f"warm-{count}", *place.ranks(count))
+@pytest.mark.parametrize(("count", "standby"), [(2, "--standby"), (4, "--no-standby")])
+def test_ranks_download_once_and_compile_nothing(place: Place, count: int, standby: str) -> None:
+    job = place.run(f"warm-{count}", *place.ranks(count), standby=standby)
     assert job.code == 0, job.said
     loads, settled = job.of("load"), job.of("settle")
     assert len(loads) == len(settled) == count
