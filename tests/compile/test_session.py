@@ -77,7 +77,14 @@ class Place:
         (folder / "bin/g++").write_text(GXX.format(log=folder / "built", real=real))
         (folder / "bin/g++").chmod(0o755)
 
-    def run(self, job: str, *command: str, library: Path | str | None = None, **env: str) -> Job:
+    def run(
+        self,
+        job: str,
+        *command: str,
+        library: Path | str | None = None,
+        standby: str = "--no-standby",
+        **env: str,
+    ) -> Job:
         """Run the script on an empty inductor cache, with the library given or our own."""
         (self.folder / "built").write_text("")
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("ETT_", "TORCH"))}
@@ -85,7 +92,7 @@ class Place:
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "torchett.cli.main", "run", "--job", job),
-                *("--progress", "0", "--compile-cache", str(library or self.library)),
+                *("--progress", "0", standby, "--compile-cache", str(library or self.library)),
                 *("--", *command),
             ],
             env=kept
@@ -132,9 +139,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     return made
 
 
-@pytest.mark.parametrize("count", [2, 4])
-def test_ranks_download_once_and_compile_nothing(place: Place, count: int) -> None:
-    job = place.run(f"warm-{count}", *place.ranks(count))
+@pytest.mark.parametrize(("count", "standby"), [(2, "--standby"), (4, "--no-standby")])
+def test_ranks_download_once_and_compile_nothing(place: Place, count: int, standby: str) -> None:
+    job = place.run(f"warm-{count}", *place.ranks(count), standby=standby)
     assert job.code == 0, job.said
     loads, settled = job.of("load"), job.of("settle")
     assert len(loads) == len(settled) == count
@@ -149,7 +156,7 @@ def test_ranks_download_once_and_compile_nothing(place: Place, count: int) -> No
 
 
 def spoilt(place: Place, name: str, change: Any) -> Path:
-    """A copy of the library whose archive was changed."""
+    """A copy of the library whose archive was changed; it is the nearest, at the least."""
     other = place.folder / f"library-{name}"
     shutil.copytree(place.library, other)
     (archive,) = other.glob("*/*.ett")
@@ -186,6 +193,20 @@ def vanish(archive: Path) -> None:
     archive.unlink()
 
 
+def test_a_job_goes_on_without_an_archive_it_refuses(place: Place) -> None:
+    """backend=eager: torch tells us of the compile, but nothing expensive is compiled."""
+    bad = spoilt(place, "unsigned", forge)
+    (bad / ".key").unlink()
+    bad.chmod(0o777)
+    job = place.run("unsigned", *place.alone, library=bad, TEST_BACKEND="eager")
+    assert job.code == 0, job.said
+    assert "loss" in job.said
+    (load,) = job.of("load")
+    assert load["match"] == "none"
+    assert "not signed: set ETT_CACHE_KEY" in load["reason"]
+    assert job.said.count("compiling without") == 1
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -196,37 +217,35 @@ def vanish(archive: Path) -> None:
         (vanish, "FileNotFoundError"),
     ],
 )
-def test_a_bad_archive_is_refused_and_the_job_goes_on(
-    place: Place, change: Any, reason: str
+def test_a_bad_archive_is_refused_before_a_byte_of_it_is_written(
+    place: Place, change: Any, reason: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """backend=eager: torch tells us of the compile, but nothing expensive is compiled."""
-    name = change.__name__
-    bad = spoilt(place, name, change)
-    job = place.run(name, *place.alone, library=bad, TEST_BACKEND="eager")
-    assert job.code == 0, job.said
-    assert "loss" in job.said
-    (load,) = job.of("load")
-    assert load["match"] == "none"
-    assert reason in load["reason"]
-    assert job.said.count("compiling without") == 1
-    cache = place.folder / f"cache-{name}"
-    assert not list(cache.glob("fxgraph/**/*")), "nothing of it was written"
-    assert not list(cache.glob("*/*.so"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    found = begin(spoilt(place, change.__name__, change))
+    assert found["match"] == "none"
+    assert reason in found["reason"]
+    assert [path.name for path in tmp_path.iterdir()] == ["ett-cache"]
 
 
-def test_an_unsigned_archive_in_a_shared_folder_is_refused(place: Place) -> None:
-    shared = spoilt(place, "shared", forge)
-    (shared / ".key").unlink()
-    shared.chmod(0o777)
-    job = place.run("shared", *place.alone, library=shared, TEST_BACKEND="eager")
-    assert job.code == 0
-    assert "set ETT_CACHE_KEY" in job.of("load")[0]["reason"]
+def test_a_store_that_cannot_be_reached_is_a_cold_compile(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    assert "cannot be opened" in begin("nosuch://x")["reason"]
+    (tmp_path / "file").touch()
+    assert begin(tmp_path / "file")["match"] == "none"
 
 
-def test_a_store_that_cannot_be_reached_is_a_cold_compile(place: Place) -> None:
-    job = place.run("none", *place.alone, library="nosuch://x", TEST_BACKEND="eager")
-    assert job.code == 0
-    assert "cannot be opened" in job.of("load")[0]["reason"]
+def begin(library: Path | str) -> dict[str, Any]:
+    """What a process in which a compile begins notes of it."""
+    from torchett.compile.session import Session
+    from torchett.record import api
+
+    api._early_notes.clear()
+    Session(str(library), {}, workload="gpt/train.py").before()
+    ((_, fact),) = api._early_notes
+    api._early_notes.clear()
+    return fact
 
 
 def test_the_library_can_be_looked_at(place: Place) -> None:

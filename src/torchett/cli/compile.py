@@ -214,6 +214,19 @@ def gc(url: str, older_than: float, as_json: bool) -> None:
             click.echo(name)
 
 
+def say_if_unusable(url: str) -> None:
+    """Say before a job what its ranks would say later: it runs all the same, compiling cold."""
+    from torchett.compile.signing import HOW, key_for
+    from torchett.model.errors import EttError
+    from torchett.store import StoreError, open_store
+
+    try:
+        if key_for(open_store(url), os.environ, create=True) is None:
+            click.echo(f"ett: {url} is not used, others can write to it: {HOW}", err=True)
+    except (EttError, StoreError, OSError) as error:
+        click.echo(f"ett: {url} is not used: {error}", err=True)
+
+
 def _library(url: str, *, create: bool = False) -> "Library":
     from torchett.compile.library import Library
     from torchett.compile.signing import key_for

@@ -49,6 +49,9 @@ NAMES = {
 MANY = ("inductor", "aot_autograd")
 
 
+Identity = tuple[str, str, str]  # kind, name, sha256
+
+
 class RefusedError(EttError):
     """An archive that will not be used, and why."""
 
@@ -65,7 +68,7 @@ class Entry:
     used_s: int = 0  # when a job last had a use for it
 
     @property
-    def identity(self) -> tuple[str, str, str]:
+    def identity(self) -> Identity:
         return (self.kind, self.name, self.sha256)
 
     def data(self) -> bytes:
@@ -104,7 +107,7 @@ def entry(kind: str, name: str, data: bytes, used_s: int = 0) -> Entry:
     return Entry(kind=kind, name=name, size=len(data), sha256=digest, stored=stored, used_s=used_s)
 
 
-def identity_of(kind: str, name: str, data: bytes) -> tuple[str, str, str]:
+def identity_of(kind: str, name: str, data: bytes) -> Identity:
     """The identity an entry of these bytes has."""
     return (kind, name, hashlib.sha256(data).hexdigest())
 

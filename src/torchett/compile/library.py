@@ -11,13 +11,14 @@ writer that dies leaves at most an archive that no head names: `gc` deletes it.
 import json
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torchett.compile.archive import (
     MANY,
     MOST_BYTES,
     Archive,
     Entry,
+    Identity,
     RefusedError,
     identity,
     merge,
@@ -60,12 +61,14 @@ class Found:
 class Addition:
     """What a job would add to the library.
 
-    `entries` is all it used or made. Graphs under names in `known` failed to fit although they
-    were there, so new ones by those names are truly others and are added to them.
+    `entries` is what is new. Graphs under names in `known` failed to fit although they were
+    there, so new ones by those names are truly others and are added to them. `used` is all that
+    the job had a use for.
     """
 
     entries: Sequence[Entry]
     known: Collection[tuple[str, str]] = field(default_factory=frozenset)
+    used: Collection[Identity] = field(default_factory=frozenset)
 
 
 class Library:
@@ -196,19 +199,22 @@ class Library:
 
 
 def _grown(kept: Sequence[Entry], added: Addition) -> list[Entry]:
-    """What is kept with what is added. A graph that two jobs compiled at the same time is kept
-    once: its bytes differ, its worth does not.
+    """What is kept with what is added.
+
+    A graph or a library that two jobs compiled at the same time is kept once: its bytes differ,
+    its worth does not. Of timings, pins and profiles the later ones count.
     """
-    there = {(one.kind, one.name) for one in kept}
-    same = {one.identity for one in kept}
+    now = max((one.used_s for one in added.entries), default=0)
+    touched = [replace(one, used_s=now) if one.identity in added.used else one for one in kept]
+    there = {one.identity[:2] for one in kept}
     new = [
         one
         for one in added.entries
-        if one.identity in same
-        or (one.kind, one.name) not in there
-        or (one.kind in MANY and (one.kind, one.name) in added.known)
+        if one.identity[:2] not in there
+        or (one.kind in MANY and one.identity[:2] in added.known)
+        or not (one.kind in MANY or one.name.endswith(".so"))
     ]
-    return merge((kept, new))
+    return merge((touched, new))
 
 
 def environment_of(words: Mapping[str, str]) -> Environment:

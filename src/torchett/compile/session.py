@@ -13,27 +13,17 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from torchett.compile import sidecars
 from torchett.compile.adapter import caches, winners
-from torchett.compile.archive import (
-    NAMES,
-    Entry,
-    RefusedError,
-    contents,
-    entry,
-    identity_of,
-    merge,
-    pack,
-    unpack,
-)
+from torchett.compile.archive import Entry, RefusedError, contents, pack, unpack
 from torchett.compile.environment import Environment, here
+from torchett.compile.harvest import harvest, with_another_rank
 from torchett.compile.library import Addition, Library
 from torchett.compile.node import Node, Outcome
-from torchett.compile.signing import key_for
+from torchett.compile.signing import HOW, key_for
 from torchett.model.errors import EttError
 from torchett.record import api
 from torchett.record.boarding import when_imported
@@ -94,6 +84,7 @@ class Session:
 
     def _begin(self) -> Outcome:
         cache = caches.cache_dir()
+        caches.choose_triton_dir()
         self._node = Node(cache, self._env)
         self._environment = here(self._workload)
         store = open_store(self.url)
@@ -206,52 +197,30 @@ class Session:
             api.note(KIND, fact)
 
     def _hand_in(self, wait_s: float) -> dict[str, object]:
+        """Hand what is new to the rank that publishes; if this is it, publish."""
         assert self._library is not None
         assert self._environment is not None
         assert self._node is not None
         words, node, library = self._environment.words(), self._node, self._library
-        used = self._used(caches.cache_dir())
+        if library.key is None:
+            raise RefusedError(f"{self.url} can be written to by others: {HOW}")
+        # What came from the archive of another environment is new to the archive of ours.
+        there = set(self._outcome.names) if self._outcome.match == "exact" else set()
         known = {name[:2] for name in self._outcome.names}
-        there = set(self._outcome.names)
-        new = [one for one in used if one.identity not in there]
-        if node.local_ranks > 1 and node.local_rank > 0:
-            node.hand_in(pack(words, used if new else (), library.key))
-            return {"new": len(new), "handed_in": True}
-        entries = used
+        found = harvest(caches.cache_dir(), there)
+        if node.local_rank > 0:
+            node.hand_in(pack(words, found.new, library.key))
+            return {"new": len(found.new), "handed_in": True}
+        new = found.new
         for part in node.collect(wait_s) if node.local_ranks > 1 else ():
-            entries = _with_another_rank(entries, unpack(part, library.key).entries, known)
-        new = [one for one in entries if one.identity not in there]
-        if not [one for one in new if one.kind != "pgo"] and self._outcome.match == "exact":
-            return {"new": len(new), "published": None, "why": "nothing new"}
+            new = with_another_rank(new, unpack(part, library.key).entries, known)
+        if not new:
+            return {"new": 0, "published": None, "why": "nothing new"}
         if node.number > 0:
             time.sleep(min(wait_s, 2.0 * node.number))  # what node 0 publishes is ours as well
-        name, why = library.publish(
-            words, self._environment.key, Addition(entries=entries, known=known)
-        )
+        added = Addition(entries=new, known=known, used=found.used)
+        name, why = library.publish(words, self._environment.key, added)
         return {"new": len(new), "published": name, "why": why}
-
-    def _used(self, cache: Path) -> list[Entry]:
-        """What this process made or found, as entries; winners only."""
-        now, there = int(time.time()), set(self._outcome.names)
-        found = []
-        for one in caches.seen_artifacts():
-            if one.kind in NAMES and NAMES[one.kind].fullmatch(one.key):
-                content = one.content
-                if one.kind == "inductor" and identity_of(one.kind, one.key, content) not in there:
-                    content = winners.only(content)
-                found.append(entry(one.kind, one.key, content, now))
-        files = (name for name in sidecars.used_files(cache) if NAMES["file"].fullmatch(name))
-        found += [entry("file", name, (cache / name).read_bytes(), now) for name in files]
-        return merge((found,))
-
-
-def _with_another_rank(
-    ours: list[Entry], theirs: Sequence[Entry], known: Collection[tuple[str, str]]
-) -> list[Entry]:
-    """What both ranks have. A graph that both compiled at the same time is kept once."""
-    names = {one.identity[:2] for one in ours}
-    new = [one for one in theirs if one.identity[:2] not in names or one.identity[:2] in known]
-    return merge((ours, new))
 
 
 def _install_file(cache: Path, one: Entry, data: bytes) -> None:

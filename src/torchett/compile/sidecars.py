@@ -8,32 +8,42 @@ ett-pins/NAME.json          what was pinned
 """
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 _PROBE_SOURCE = 4096  # a probe's source is a few lines
 _MOST_FILE = 64 << 20
+_LAUNCHER = re.compile(r"([^/]+)/((?:__triton_launcher|cuda_utils|hip_utils)[^/]*\.so)")
 
 
-def used_files(folder: Path) -> list[str]:
-    """Names of files in the cache folder that this process used, relative to it."""
-    found = set(_mapped(folder)) | set(_probes(folder))
+def used_files(folder: Path, device: int) -> dict[str, Path]:
+    """Files that this process used, by the names they have in a cache folder."""
+    found = dict(_mapped(folder, device)) | dict(_probes(folder))
     for pattern in ("cache/*", "triton/*/*/*.autotune.json", "ett-pins/*.json"):
-        found |= {path.relative_to(folder).as_posix() for path in folder.glob(pattern)}
-    return sorted(name for name in found if _plain(folder / name))
+        found |= {path.relative_to(folder).as_posix(): path for path in folder.glob(pattern)}
+    return {name: path for name, path in sorted(found.items()) if _plain(path)}
 
 
-def _mapped(folder: Path) -> Iterator[str]:
-    """Libraries of the cache folder that are loaded in this process: exactly those it needed."""
+def _mapped(folder: Path, device: int) -> Iterator[tuple[str, Path]]:
+    """Libraries that are loaded in this process: exactly those it needed.
+
+    Triton's launchers may lie in the user's own Triton cache, if they were built before inductor
+    chose the folder; a later job looks for them in its cache folder.
+    """
     prefix = os.path.realpath(folder) + os.sep
     with open("/proc/self/maps") as maps:
         for line in maps:
-            path = line.rstrip("\n").partition("/")[2]
-            if path.endswith(".so") and f"/{path}".startswith(prefix):
-                yield f"/{path}"[len(prefix) :]
+            path = "/" + line.rstrip("\n").partition("/")[2]
+            if not path.endswith(".so"):
+                continue
+            if path.startswith(prefix):
+                yield path[len(prefix) :], Path(path)
+            elif launcher := _LAUNCHER.search(path):
+                yield f"triton/{device}/{launcher[1]}/{launcher[2]}", Path(path)
 
 
-def _probes(folder: Path) -> Iterator[str]:
+def _probes(folder: Path) -> Iterator[tuple[str, Path]]:
     """Libraries that torch built to learn what the compiler and the processor can do.
 
     They are loaded by processes of their own, but known by their tiny sources beside them.
@@ -43,7 +53,7 @@ def _probes(folder: Path) -> Iterator[str]:
             continue
         try:
             if library.with_suffix(".cpp").stat().st_size <= _PROBE_SOURCE:
-                yield library.relative_to(folder).as_posix()
+                yield library.relative_to(folder).as_posix(), library
         except OSError:
             continue
 

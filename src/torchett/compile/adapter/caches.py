@@ -4,6 +4,7 @@ Each function probes for what it needs and raises `MissingError` where a torch h
 cache is then off, and the job compiles as ever.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,26 @@ def cache_dir() -> Path:
     from torch._inductor.runtime.cache_dir_utils import cache_dir as found
 
     return Path(found())
+
+
+def device_index() -> int:
+    """The number of the GPU this process uses; 0 on a CPU."""
+    import torch
+
+    return int(torch.cuda.current_device()) if torch.cuda.is_initialized() else 0
+
+
+def choose_triton_dir() -> None:
+    """Have Triton keep its files in the cache folder from now on, as inductor will have it.
+
+    Inductor does so when it builds its first kernel; what Triton built until then (launchers, by
+    a C compiler) would lie elsewhere, and be built again by a job that finds its kernels ready.
+    """
+    import torch
+    from torch._inductor.runtime.cache_dir_utils import triton_cache_dir
+
+    if torch.cuda.is_initialized() and os.environ.get("TRITON_CACHE_DIR") is None:
+        os.environ["TRITON_CACHE_DIR"] = triton_cache_dir(device_index())
 
 
 def seen_artifacts() -> list[Artifact]:
@@ -93,10 +114,14 @@ def pgo_key() -> str | None:
 
 
 def write_pgo(key: str, content: bytes) -> None:
-    """Make this the profile under a key; it is read at the first compile, once."""
-    from torch._dynamo.pgo import write_local_impl
+    """Make this the profile under a key; it is read at the next compile, once.
+
+    A standby has compiled something already to warm up, and read what there was then.
+    """
+    from torch._dynamo.pgo import reset_code_state, write_local_impl
 
     write_local_impl(key, content)
+    reset_code_state()
 
 
 def counts() -> Counts:

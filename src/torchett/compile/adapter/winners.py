@@ -211,8 +211,10 @@ def _settled(bundled: Any) -> Any:
         found = next((r for r in tuner.compile_results if _hash(r) == chosen), None)
     if found is not None and any(type(r) is type(found) for r in tuner.compile_results):
         tuner.compile_results = [_copied(found)]
-        # It would compile further configurations to choose from when it is loaded.
-        tuner.inductor_meta = {**tuner.inductor_meta, "dynamic_scale_rblock": False}
+        # When it is loaded it would compile further configurations to choose from, and begin its
+        # descent anew: that a configuration was found by one, its pickle forgets.
+        settled = {"dynamic_scale_rblock": False, "coordinate_descent_tuning": False}
+        tuner.inductor_meta = {**tuner.inductor_meta, **settled}
     return bundled
 
 
