@@ -8,6 +8,11 @@ batch of a data service that takes 8 s, and the compile on a batch of the same s
 batches. The clock runs from the plan's begin. All starts share a compile cache that one start
 before them has filled (`--cold`: each has an empty one of its own).
 
+The critical path is the longest chain of stages by how long they took in that very run: how long
+the same stage takes in another process says little on a machine that others use. Whether
+overlapping makes stages dearer is seen in CPU seconds. A plan of stages that only wait (8 s
+service, 1 s model, 4 s compile) has no such noise.
+
     one after the other   │ model │ compile ─────── │ first batch ┄┄┄┄┄┄┄┄┄ │ step 0
     as a plan             │ model │ compile ─────── │
                           │ first batch ┄┄┄┄┄┄┄┄┄ │   step 0
@@ -79,8 +84,9 @@ def start(overlap: bool, service_s: float, preset: str, folder: str, cache: str)
         tokens, targets = make_batch(torch.Generator().manual_seed(1))
         shadow(model[1])(tokens, targets).backward()
 
-    began = time.monotonic()
+    began, spent = time.monotonic(), time.process_time()
     ready = plan.run(overlap=overlap)
+    spent = time.process_time() - spent
     first_step_s, compiles = 0.0, torch._dynamo.utils.counters["stats"]["unique_graphs"]
     first, later = ready.batches
     network, runner = ready.model
@@ -96,11 +102,39 @@ def start(overlap: bool, service_s: float, preset: str, folder: str, cache: str)
     again = torch._dynamo.utils.counters["stats"]["unique_graphs"] - compiles
     return {
         "first_step_s": first_step_s,
+        "cpu_s": spent,
         "digest": weights_digest(network),
         "losses": losses,
         "recompiled": again,
         "plan": plan.last.to_json(),
     }
+
+
+def waiting(service_s: float, compile_s: float) -> Row:
+    """A plan of the same shape whose stages only wait."""
+    import torchett as ett
+
+    plan = ett.Plan()
+
+    @plan.stage("process_group_init", runs="main")
+    def group() -> None:
+        time.sleep(0.5)
+
+    @plan.stage("get_first_batch_data")
+    def batches() -> None:
+        time.sleep(service_s)
+
+    @plan.stage("train_module_creation", after=[group], rng=False)
+    def model() -> None:
+        time.sleep(1.0)
+
+    @plan.stage("pt2_compile", after=[model])
+    def compiled() -> None:
+        time.sleep(compile_s)
+
+    plan.run(record=lambda *_: None)
+    assert plan.last is not None
+    return {"plan": plan.last.to_json()}
 
 
 def once(args: Namespace, *, overlap: bool, service_s: float, shared: str) -> Row:
@@ -114,12 +148,14 @@ def once(args: Namespace, *, overlap: bool, service_s: float, shared: str) -> Ro
         return found | fresh(show, folder=folder)
 
 
-def took_s(run: PlanRun) -> dict[str, float]:
-    return {one.name: one.took_ns / 1e9 for one in run.stages}
+def critical_s(run: PlanRun) -> float:
+    """The longest chain of the run's stages, each as long as it took."""
+    took = {one.name: one.took_ns for one in run.stages}
+    return makespan([one.stage for one in run.stages], took) / 1e9
 
 
 def main() -> None:
-    serve([start, show])
+    serve([start, show, waiting])
     parser = options(__doc__)
     parser.add_argument("--service", type=float, default=8.0, help="seconds to the first batch")
     parser.add_argument("--rounds", type=int, default=3)
@@ -138,28 +174,30 @@ def main() -> None:
         ]
     rows, ratios, firsts = [], [], []
     for sides in rounds:
-        serial = PlanRun.from_json(sides["serial"]["plan"])
-        plan = PlanRun.from_json(sides["plan"]["plan"])
-        stages = [one.stage for one in plan.stages]
-        # The critical path with each stage as long as it is when nothing runs beside it.
-        alone = makespan(stages, {one.name: one.took_ns for one in serial.stages}) / 1e9
-        step = sides["serial"]["first_step_s"] - serial.wall_ns / 1e9
-        ratios.append(plan.wall_ns / 1e9 / alone)
-        firsts.append(sides["plan"]["first_step_s"] / (alone + step))
+        serial, plan = (PlanRun.from_json(sides[side]["plan"]) for side in ("serial", "plan"))
+        longest = critical_s(plan)
+        step_s = sides["plan"]["first_step_s"] - plan.wall_ns / 1e9
+        ratios.append(plan.wall_ns / 1e9 / longest)
+        firsts.append(sides["plan"]["first_step_s"] / (longest + step_s))
+        took = {one.name: one.took_ns / 1e9 for one in plan.stages}
         rows.append(
             {
-                "service_s": took_s(serial)["batches"],
-                "compile_s": took_s(serial)["compiled"],
-                "others_s": serial.serial_ns / 1e9
-                - took_s(serial)["batches"]
-                - took_s(serial)["compiled"],
-                "critical_s": alone,
-                "serial_s": sides["serial"]["first_step_s"],
+                "service_s": took["batches"],
+                "compile_s": took["compiled"],
+                "model_s": took["model"],
+                "critical_s": longest,
                 "plan_s": plan.wall_ns / 1e9,
                 "first_s": sides["plan"]["first_step_s"],
+                "sum_s": plan.serial_ns / 1e9,
+                "serial_s": serial.wall_ns / 1e9,
+                "cpu_s": sides["plan"]["cpu_s"],
+                "serial_cpu_s": sides["serial"]["cpu_s"],
                 "path": " → ".join(one.name for one in plan.critical_path),
             }
         )
+    waited = PlanRun.from_json(fresh(waiting, service_s=args.service, compile_s=4.0)["plan"])
+    exact = waited.wall_ns / 1e9 / max(args.service, 0.5 + 1.0 + 4.0)
+    dearer = statistics.median(row["cpu_s"] / row["serial_cpu_s"] for row in rows)
     same = {(sides[s]["digest"], str(sides[s]["losses"])) for sides in rounds for s in sides}
     recompiled = sum(sides[s]["recompiled"] for sides in rounds for s in sides)
     report = Report(name="start-up plan", facts={"preset": args.preset})
@@ -169,23 +207,28 @@ def main() -> None:
             title="one line a round",
             columns=[
                 Column("service_s", "first batch", seconds),
+                Column("model_s", "model", seconds),
                 Column("compile_s", "compile", seconds),
-                Column("others_s", "other stages", seconds),
-                Column("serial_s", "first step, serial", seconds),
-                Column("first_s", "first step, plan", seconds),
+                Column("sum_s", "sum", seconds),
                 Column("critical_s", "critical path", seconds),
                 Column("plan_s", "plan", seconds),
+                Column("first_s", "first step done", seconds),
+                Column("cpu_s", "CPU, plan", seconds),
+                Column("serial_cpu_s", "CPU, serial", seconds),
+                Column("serial_s", "serial start", seconds),
                 Column("path", "as it ran"),
             ],
             rows=rows,
-            note="durations and critical path: of the serial start, nothing beside a stage",
+            note="first batch … first step done: of the overlapped start",
         )
     )
     ratio, first = statistics.median(ratios), statistics.median(firsts)
     promised = "≤ 1.10 × critical path"
     report.bars = [
         bar("the plan", promised, ratio, ratio <= 1.10, "×"),
-        bar("the first step done, step included", promised, first, first <= 1.10, "×"),
+        bar("the first step, its own time added", promised, first, first <= 1.10, "×"),
+        bar("the same where stages only wait", promised, exact, exact <= 1.10, "×"),
+        bar("CPU seconds of the stages", "≤ 1.10 × serial", dearer, dearer <= 1.10, "×"),
         Bar(
             "weights after 3 steps, serial and plan",
             "bit-identical",

@@ -7,7 +7,7 @@ all_gather_object     64  0.92 s   0.10 s   0.82 s  1.2 MB  torchrec/distributed
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from torchett.startup.communication import Communication, Site
+from torchett.startup.communication import Communication, Site, lasted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -34,8 +34,8 @@ def draw_communication(found: Communication, *, sites: int = 20) -> "RenderableT
     calls, groups = sum(site.calls for site in found.sites), len(found.groups)
     lines.append(
         Text(
-            f"attempt {found.attempt}, {ranks} ranks: {calls} calls, {_s(total)} a rank,"
-            f" {_s(waiting)} of it waiting for peers; {groups} groups"
+            f"attempt {found.attempt}, {ranks} ranks: {calls} calls, {lasted(total)} a rank,"
+            f" {lasted(waiting)} of it waiting for peers; {groups} group{'s' * (groups != 1)}"
         )
     )
     if found.native:
@@ -62,16 +62,12 @@ def _cells(site: Site) -> tuple[str, ...]:
     return (
         site.name,
         str(site.calls),
-        _s(site.per_rank_ns),
-        _s(site.wait_ns // ranks) if split else "–",
-        _s(site.work_ns // ranks) if split else "–",
+        lasted(site.per_rank_ns),
+        lasted(site.wait_ns // ranks) if split else "–",
+        lasted(site.work_ns // ranks) if split else "–",
         _bytes(site.bytes // ranks),
         where,
     )
-
-
-def _s(ns: int) -> str:
-    return f"{ns / 1e9:.2f} s" if ns >= 10_000_000 else f"{ns / 1e6:.1f} ms"
 
 
 def _bytes(size: int) -> str:

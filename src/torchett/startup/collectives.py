@@ -104,14 +104,16 @@ def uses(group: Any) -> int | None:
 
 def bytes_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     """The bytes of the larger side of a collective: what goes in or what comes out on this rank."""
-    most = 0
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, list | tuple):
-            size = sum(getattr(one, "nbytes", 0) for one in value)
-        else:
-            size = getattr(value, "nbytes", 0)
-        most = max(most, size)
-    return int(most)
+    return max((_size(value) for value in (*args, *kwargs.values())), default=0)
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, list | tuple):
+        return sum(map(_size, value))
+    try:
+        return int(getattr(value, "nbytes", 0))
+    except Exception:  # a sparse tensor has no bytes to speak of
+        return 0
 
 
 _SIZES = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Short": 2}

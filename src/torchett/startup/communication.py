@@ -307,7 +307,7 @@ def _too_many(sites: Sequence[Site]) -> Iterable[Finding]:
         if site.name not in OBJECT_COLLECTIVES or site.calls < _MANY:
             continue
         work_ns = (site.work_ns + site.unsplit_ns) // max(site.ranks, 1)
-        rows = f"{site.calls} {site.name}s at {_said(site)} cost {site.per_rank_ns / 1e9:.2f} s"
+        rows = f"{site.calls} {site.name}s at {_said(site)} cost {lasted(site.per_rank_ns)}"
         if "torchrec" in site.where:
             hint = "the sharding plan knows it all (torchett.startup.torchrec)"
         elif site.name == "all_gather_object":
@@ -331,7 +331,7 @@ def _late(sites: Sequence[Site]) -> Iterable[Finding]:
             hint = " (a kept plan: torchett.startup.sharding_plans)" if planned else ""
             text = (
                 f"rank {rank} came last to {of}{site.name} at {_said(site)}:"
-                f" the others waited {wait_ns / 1e9:.2f} s each{hint}"
+                f" the others waited {lasted(wait_ns)} each{hint}"
             )
             yield Finding(kind="late", text=text, won_ns=wait_ns)
 
@@ -361,6 +361,11 @@ def _unused(groups: Sequence[Group]) -> Iterable[Finding]:
                 f" was {when}: made when it is needed (ett.lazy_groups) it costs nothing"
             )
             yield Finding(kind="unused_group", text=text, won_ns=group.took_ns)
+
+
+def lasted(ns: int) -> str:
+    """A duration as people say it."""
+    return f"{ns / 1e9:.2f} s" if ns >= 100_000_000 else f"{ns / 1e6:.1f} ms"
 
 
 def _said(place: Site | Group) -> str:

@@ -11,7 +11,6 @@ while that is busy with a stage of its own.
 import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -23,6 +22,7 @@ from torchett.startup.surroundings import (
     Surroundings,
     generators,
     moved,
+    own_loader_seeds,
     own_random_numbers,
     seed_of,
 )
@@ -139,7 +139,7 @@ class Crew:
         if stage.runs == "process":
             own = seed if stage.rng else None
             return call_apart(function, args, seed=own, started=self._processes.append)
-        with own_random_numbers(seed) if stage.rng else nullcontext():
+        with own_random_numbers(seed) if stage.rng else own_loader_seeds(seed):
             if threading.get_ident() == self._main:
                 return function(*args)
             return self._around.call(function, *args)

@@ -26,7 +26,8 @@ does just that, and so does ETT_DISABLE=1. For the sake of it,
 - stages on main run in the order of their declaration, so ranks agree on it: whatever talks to
   other ranks or makes a CUDA context belongs there;
 - stages that draw random numbers say `rng=True` (those of train_module_creation need not) and
-  never run beside each other, see `surroundings`; one that draws without saying so is warned of;
+  never run beside each other, see `surroundings`; one that draws without saying so is warned of
+  (a DataLoader that begins to iterate need not be said; one that shuffles needs a generator);
 - a stage's body does not call `ett.stage`: the plan records it, when it knows who was waited for.
 """
 

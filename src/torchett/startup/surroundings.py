@@ -9,18 +9,29 @@ that draw from one of them at once get numbers that depend on timing. So a stage
 
 What it draws depends on the base seed and its name alone: not on the other stages, nor on their
 order. A stage that seeds by itself (`torch.manual_seed(7)`) is seeded as it says.
+
+One draw is hidden in a stage that hardly seems to: a DataLoader that begins to iterate draws a
+seed for its workers. In a stage that does not say `rng=True` that seed comes from a generator of
+the stage's own, so that it falls into nobody else's numbers.
 """
 
 import contextvars
+import functools
 import hashlib
 import importlib.util
+import logging
 import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
+from types import ModuleType
 from typing import Any
+
+from torchett.record.boarding import when_imported
+
+log = logging.getLogger("torchett")
 
 
 def loaded(name: str) -> Any:
@@ -62,6 +73,52 @@ def kept_random_numbers() -> Iterator[None]:
         if torch is not None and "cuda" not in before:
             # There was no context: one made later, or in the body, starts from the seed.
             torch.cuda.manual_seed_all(torch.initial_seed())
+
+
+class _Here(threading.local):
+    loaders_from: int | None = None
+
+
+_here = _Here()
+
+
+@contextmanager
+def own_loader_seeds(seed: int) -> Iterator[None]:
+    """In the body, DataLoaders that this thread begins to iterate take their seed from `seed`."""
+    _watch_loaders()
+    outer, _here.loaders_from = _here.loaders_from, seed
+    try:
+        yield
+    finally:
+        _here.loaders_from = outer
+
+
+@functools.cache
+def _watch_loaders() -> None:
+    when_imported("torch.utils.data.dataloader", _seed_loaders)
+
+
+def _seed_loaders(dataloader: ModuleType) -> None:
+    iterator = dataloader._BaseDataLoaderIter
+    theirs = iterator.__init__
+
+    @functools.wraps(theirs)
+    def begin(self: Any, loader: Any) -> None:
+        if _here.loaders_from is None or loader.generator is not None:
+            theirs(self, loader)
+            return
+        if getattr(getattr(loader, "sampler", None), "generator", self) is None:
+            log.warning(
+                "torchett: a stage without rng=True shuffles: give its DataLoader a generator, "
+                "or what is drawn may depend on timing"
+            )
+        loader.generator = sys.modules["torch"].Generator().manual_seed(_here.loaders_from)
+        try:
+            theirs(self, loader)
+        finally:
+            loader.generator = None
+
+    iterator.__init__ = begin
 
 
 @contextmanager

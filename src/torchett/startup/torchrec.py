@@ -56,7 +56,7 @@ def local_shard_metadata(*, verify: bool = True) -> Iterator[Saved]:
     with ExitStack() as patches:
         try:
             _install(patches, saved, verify)
-        except (ImportError, AttributeError) as error:
+        except (ImportError, AttributeError, KeyError) as error:
             patches.close()
             log.warning("torchett: local shard metadata is off: %s", error)
         yield saved
