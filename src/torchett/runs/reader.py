@@ -25,7 +25,6 @@ from torchett.runs.attempts import attempts_of, numbered
 from torchett.runs.flights import Flight, hole_rows, log_rows, open_flight, open_rows, ring_rows
 from torchett.runs.launchers import Clocks, Launches, read_launches
 
-
 _MOST_HINTS = 5  # of what hooks noted for the reader
 
 

@@ -86,7 +86,7 @@ class Watcher:
     # The record ------------------------------------------------------------------------------
 
     def _open(self, works: bool = False) -> None:
-        """Open the record, if it is known by now which rank this is."""
+        """Open the record, if it is known by now that this is a rank, and which."""
         if self.pen.recorder is not None:
             return
         rank, ranks = None, None
@@ -94,8 +94,8 @@ class Watcher:
             dist = sys.modules.get("torch.distributed")
             if dist is not None and dist.is_available() and dist.is_initialized():
                 rank, ranks = dist.get_rank(), dist.get_world_size()
-            elif not works and _is_child():
-                return  # it may yet join a process group
+            elif not works:
+                return  # it may yet join a process group, or start ranks and never train
         api.begin(self._boarded_ns, rank=rank, ranks=ranks)
 
     def _opened(self, recorder: Recorder | Silent) -> None:
@@ -260,7 +260,7 @@ class Watcher:
                 self._iterator_ns = 0
             if self.pen.recorder is None:
                 self._tell_models()
-                self._open()
+                self._open(works=True)
             since = self._grad_off_since if self._grad_off else 0
             self.loop.fetched(t0, t1, dataset, grad, since)
         except Exception as error:
@@ -435,12 +435,6 @@ class Watcher:
 
     def _first_index(self, optimizer: Any) -> int:
         return self.saves.first_index(optimizer)
-
-
-def _is_child() -> bool:
-    """Whether this process was started by another one's multiprocessing."""
-    processes = sys.modules.get("multiprocessing.process")
-    return processes is not None and processes.parent_process() is not None
 
 
 def _has_compiled() -> bool:
