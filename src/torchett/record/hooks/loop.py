@@ -14,8 +14,8 @@ data, saves and evaluation lie over it as spans. Which update ends a step:
 An update without a backward pass since the last step only sets up an optimizer's state.
 
 Evaluation is a stretch between steps in which data is fetched with gradients off, or from a
-dataset that no backward pass follows, or in which a model is in eval mode and computes with
-gradients off.
+dataset that no backward pass follows, in which a model is in eval mode and computes with
+gradients off, or in which, right after a step, gradients are off for half as long as one takes.
 """
 
 from collections.abc import Callable
@@ -23,6 +23,7 @@ from typing import Protocol
 
 SHORT_WAIT_NS = 100_000_000  # waits up to this are told with their step, in one entry
 PAUSE_NS = 100_000_000  # between steps: longer ones, compared to the steps, are none of theirs
+GRAD_OFF_NS = 10_000_000  # right after a step and half as long as one: evaluation
 _MOST_WAITS = 64
 
 Optimizer = object
@@ -58,7 +59,9 @@ class Loop:
         self._backward_end = 0
         self._waits: list[tuple[int, int]] = []
         self._waited = 0
-        self._typical = 0
+        self._typical = 0  # what a step takes
+        self._apart = 0  # of the step under way: evaluation
+        self.cleared = False  # gradients were zeroed since the last step
         # Updates
         self._leader = 0  # the optimizer whose updates end steps; 0: not known
         self._turn: dict[int, int] = {}  # updates since the last step: optimizer → when
@@ -110,7 +113,7 @@ class Loop:
         begin = self.begin
         if t0 < begin:
             t0 = begin
-        if not self._worked and self._typical and not self._waits and not self.interrupted:
+        if not self._worked and self.steps > 2 and not self._waits and not self.interrupted:
             pause = t0 - begin
             if pause > PAUSE_NS and pause > 5 * self._typical:
                 self.begin = t0
@@ -142,8 +145,9 @@ class Loop:
     def _others_were_evaluation(self) -> None:
         """Fetches that no backward pass followed were for evaluation (if the loop has begun)."""
         if self.steps:
-            self._pen.span("evaluation", self._fetches[0][0], self._fetches[-1][1])
-            self.interrupted = True
+            t0, t1 = self._fetches[0][0], self._fetches[-1][1]
+            self._pen.span("evaluation", t0, t1)
+            self._aside(t1 - t0)
         self._forget_fetches()
 
     def _others_were_training(self) -> None:
@@ -171,13 +175,27 @@ class Loop:
 
     def grad_off(self, t0: int, t1: int) -> None:
         """Gradients were off from t0 to t1."""
-        if not self._since or self._worked:
+        if self._worked:
+            return
+        if not self._since:
+            if t1 - t0 > GRAD_OFF_NS and t1 - t0 > self._typical // 2 > 0 and self._is_between(t0):
+                self._pen.span("evaluation", t0, t1)
+                self._aside(t1 - t0)
             return
         if self._since >= t0 or not self._is_training():
             self._until = t1
             self._forget_fetches()
         elif not self._until:
             self._since = 0  # back in training mode, and nothing was computed meanwhile
+
+    def _is_between(self, t: int) -> bool:
+        """Whether nothing of the next step had been seen when this began, right after a step."""
+        return t >= self.begin and not (self._waits or self._fetches or self.cleared)
+
+    def _aside(self, ns: int) -> None:
+        """A span lies over the step under way: that time is none of its own."""
+        self.interrupted = True
+        self._apart += ns
 
     def end_evaluation(self) -> None:
         """The loop goes on: what was evaluation is told."""
@@ -186,7 +204,7 @@ class Loop:
         self._fed = False
         if until > since:
             self._pen.span("evaluation", since, until)
-            self.interrupted = True
+            self._aside(until - since)
             if not self.steps and not self.backwards:
                 self.ready = max(self.ready, until)
                 self.begin = until if self.begin and self.begin < since else self.begin
@@ -305,14 +323,14 @@ class Loop:
             self._waits = [wait for wait in self._waits if wait[0] < t]
             self._waited = sum(t1 - t0 for t0, t1 in self._waits)
         waited = self._waited
-        took = t - begin - waited
+        took = max(t - begin - waited - self._apart, 1)
         if waited and (self.interrupted or waited > SHORT_WAIT_NS):
             self._tell_waits()
             waited = 0
         self._pen.step(begin, min(begin + waited, t), t, self.index)
-        if self._typical:
+        if self.steps > 1:
             self._typical += (took - self._typical) >> 3
-        elif self.steps:  # the first step is not: it compiles and warms up
+        else:  # the first step compiles and warms up: the second one tells more
             self._typical = took
         if waited or later:
             self._waits = later
@@ -320,7 +338,8 @@ class Loop:
         self.begin = t
         self.index += 1
         self.steps += 1
-        self._worked = self.interrupted = False
+        self._apart = 0
+        self._worked = self.interrupted = self.cleared = False
 
     def finish(self) -> None:
         """The process ends: tell what was still open."""

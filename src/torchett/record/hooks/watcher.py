@@ -299,6 +299,7 @@ class Watcher:
 
     def gradients_zeroed(self) -> None:
         """Gradients are about to be zeroed."""
+        self.loop.cleared = True
         if self.off or self.loop.updates:
             return
         try:
