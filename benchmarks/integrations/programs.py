@@ -155,6 +155,25 @@ def _torchrec(long: bool) -> list[str]:
 # HF transformers -----------------------------------------------------------------------------
 
 
+_ACCURACY = """
+import datasets
+import evaluate
+
+
+class Accuracy(evaluate.Metric):
+    def _info(self):
+        number = datasets.Value("int32")
+        return evaluate.MetricInfo(
+            description="", citation="", inputs_description="",
+            features=datasets.Features({"predictions": number, "references": number}),
+        )
+
+    def _compute(self, predictions, references):
+        same = sum(p == r for p, r in zip(predictions, references))
+        return {"accuracy": same / max(len(references), 1)}
+"""
+
+
 def _clm_data(folder: Path) -> None:
     """A tiny model and a tokenizer of words, and random text."""
     from tokenizers import Tokenizer, models, pre_tokenizers
@@ -166,6 +185,8 @@ def _clm_data(folder: Path) -> None:
     known = ["<unk>", "</s>", *sorted({*text.split(), *words(2000, 1).split()})]
     tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(known)}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    (folder / "accuracy").mkdir(exist_ok=True)  # which the program would fetch from the hub
+    (folder / "accuracy" / "accuracy.py").write_text(_ACCURACY)
     target = folder / "tiny"
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, unk_token="<unk>", eos_token="</s>"
@@ -223,10 +244,11 @@ PROGRAMS: tuple[Program, ...] = (
         prepare=_sine_waves, truth=matches("STEP: "), modules=("matplotlib",),
         env={"MPLBACKEND": "agg"},
     ),
-    Program(name="dlrm, 1 rank", folder="dlrm", arguments=_dlrm, truth=_DLRM_STEPS),
+    Program(name="dlrm, 1 rank", folder="dlrm", arguments=_dlrm, truth=_DLRM_STEPS,
+            modules=("sklearn",)),
     Program(
         name="dlrm, 2 ranks", folder="dlrm", arguments=_dlrm_ranks, truth=_DLRM_STEPS, ranks=2,
-        torchrun=True,
+        torchrun=True, modules=("sklearn",),
     ),
     Program(
         name="torchrec_dlrm, 2 ranks", folder="dlrm", arguments=_torchrec, ranks=2, torchrun=True,

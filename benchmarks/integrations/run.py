@@ -50,6 +50,7 @@ def run(program: Program, source: Path, work: Path, long: bool) -> Row:
     path = [str(ROOT / "src"), str(folder), env.get("PYTHONPATH", "")]
     env |= {"PYTHONPATH": os.pathsep.join(path), "ETT_RUNS": str(folder / "ett-runs")}
     env |= {"PYTHONUNBUFFERED": "1", **program.env}
+    env.setdefault("OMP_NUM_THREADS", "1")
     ett = [sys.executable, "-m", "torchett.cli.main"]
     command = [*ett, "run", "--job", "job", "--progress", "0", "--", *program.command(long)]
     done = subprocess.run(

@@ -55,7 +55,7 @@ class Loop:
         self.interrupted = False  # a span other than a wait lies over the step under way
         self.pauses_ns = 0
         self.pauses = 0
-        self._worked = False  # a backward pass since the last step
+        self.worked = False  # a backward pass since the last step
         self._backward_end = 0
         self._waits: list[tuple[int, int]] = []
         self._waited = 0
@@ -83,11 +83,14 @@ class Loop:
     def fetched(self, t0: int, t1: int, dataset: int, grad: bool, grad_off_since: int = 0) -> None:
         """A batch came (or the loader was found empty)."""
         if grad and dataset in self._training_sets:
+            if self.begin and not (self._since or self._fetches or self._by_backward):
+                self._wait(t0, t1)
+                return
             if self._since:
                 self.end_evaluation()
             if self._fetches:
                 self._others_were_evaluation()
-            if self._by_backward and self._worked:
+            if self._by_backward and self.worked:
                 self._close(t0)
             if self.begin:
                 self._wait(t0, t1)
@@ -113,7 +116,7 @@ class Loop:
         begin = self.begin
         if t0 < begin:
             t0 = begin
-        if not self._worked and self.steps > 2 and not self._waits and not self.interrupted:
+        if not self.worked and self.steps > 2 and not self._waits and not self.interrupted:
             pause = t0 - begin
             if pause > PAUSE_NS and pause > 5 * self._typical:
                 self.begin = t0
@@ -167,7 +170,7 @@ class Loop:
 
     def eval_mode(self, t: int, is_training: Callable[[], bool]) -> None:
         """A model was put into eval mode; `is_training` tells when it is no longer."""
-        if self._worked and (self._by_backward or self._held):
+        if self.worked and (self._by_backward or self._held):
             self._stretch_over(t)
         if not self._since or (not self._until and self._is_training()):
             self._since, self._until = t, 0
@@ -175,7 +178,7 @@ class Loop:
 
     def grad_off(self, t0: int, t1: int) -> None:
         """Gradients were off from t0 to t1."""
-        if self._worked:
+        if self.worked:
             return
         if not self._since:
             if t1 - t0 > GRAD_OFF_NS and t1 - t0 > self._typical // 2 > 0 and self._is_between(t0):
@@ -227,17 +230,17 @@ class Loop:
 
     def backward(self, t: int) -> None:
         """A backward pass begins."""
-        if not self._worked:
+        if not self.worked:
             if self._since:
                 self.end_evaluation()
             if self._fetches:
                 self._others_were_training()
             if not self.begin:
                 self._begin_late(t)
-            self._worked = True
+            self.worked = True
         elif not self._zeroed and not self.optimizers and not self.updates:
             self._stretch_over(self._backward_end)
-            self._worked = True
+            self.worked = True
         self.backwards += 1
 
     def _begin_late(self, t: int) -> None:
@@ -252,7 +255,7 @@ class Loop:
         self._zeroed = True
         if self.updates:
             return
-        if self._worked:
+        if self.worked:
             if not self.optimizers or self._by_backward or self._compiles():
                 self._stretch_over(t)
         elif not self.begin and not self._fetches and not self._since:
@@ -264,7 +267,7 @@ class Loop:
         if self._by_backward:
             self._close(t)
             return
-        self._worked = False
+        self.worked = False
         if not self._held:
             self._held = t
             return
@@ -275,11 +278,17 @@ class Loop:
 
     def updated(self, optimizer: Optimizer, t: int) -> None:
         """The update of an optimizer that is not part of another one's is over."""
-        if not self._worked and (self.backwards or not self._is_second_bare(t)):
+        key = id(optimizer)
+        if key == self._leader and self.worked:
+            self.updates += 1
+            if self._turn:
+                self._turn.clear()
+            self._close(t, optimizer)
+            return
+        if not self.worked and (self.backwards or not self._is_second_bare(t)):
             return
         self._by_backward, self._held = False, 0
         self.updates += 1
-        key = id(optimizer)
         if key == self._leader:
             self._turn.clear()
             self._close(t, optimizer)
@@ -288,7 +297,7 @@ class Loop:
             self._turn.clear()
             self._leader = last
             self._close(end, optimizer)
-            self._worked = True
+            self.worked = True
             if key == last:
                 self._close(t, optimizer)
             else:
@@ -316,30 +325,33 @@ class Loop:
         """A step ended at t, now or (of a turn that was not understood yet) some time ago."""
         if self.index < 0:
             self.index = self._first_index(optimizer)
-        begin = min(self.begin or t, t)
-        later: list[tuple[int, int]] = []
-        if self._waits and self._waits[-1][0] >= t:
-            later = [wait for wait in self._waits if wait[0] >= t]
-            self._waits = [wait for wait in self._waits if wait[0] < t]
-            self._waited = sum(t1 - t0 for t0, t1 in self._waits)
-        waited = self._waited
-        took = max(t - begin - waited - self._apart, 1)
-        if waited and (self.interrupted or waited > SHORT_WAIT_NS):
-            self._tell_waits()
-            waited = 0
-        self._pen.step(begin, min(begin + waited, t), t, self.index)
+        begin, waited = self.begin, self._waited
+        if not 0 < begin <= t:
+            begin = t
+        later: list[tuple[int, int]] | None = None
+        if self._waits:
+            if self._waits[-1][0] >= t:
+                later = [wait for wait in self._waits if wait[0] >= t]
+                self._waits = [wait for wait in self._waits if wait[0] < t]
+                waited = self._waited = sum(t1 - t0 for t0, t1 in self._waits)
+            if self.interrupted or waited > SHORT_WAIT_NS:
+                self._tell_waits()
+            self._waits.clear()
+            self._waited = 0
+        told = waited if not self.interrupted and waited <= t - begin else 0
+        self._pen.step(begin, begin + told, t, self.index)
+        took = t - begin - waited - self._apart
         if self.steps > 1:
             self._typical += (took - self._typical) >> 3
         else:  # the first step compiles and warms up: the second one tells more
             self._typical = took
-        if waited or later:
-            self._waits = later
-            self._waited = sum(t1 - t0 for t0, t1 in later)
+        if later:
+            self._waits, self._waited = later, sum(t1 - t0 for t0, t1 in later)
         self.begin = t
         self.index += 1
         self.steps += 1
         self._apart = 0
-        self._worked = self.interrupted = self.cleared = False
+        self.worked = self.interrupted = self.cleared = False
 
     def finish(self) -> None:
         """The process ends: tell what was still open."""
@@ -347,9 +359,9 @@ class Loop:
             self.end_evaluation()
         if self._fetches:
             self._others_were_evaluation()
-        if self._turn and self._worked and not self._leader:
+        if self._turn and self.worked and not self._leader:
             self._close(next(reversed(self._turn.values())))
-        elif self._worked and self._held:
+        elif self.worked and self._held:
             self._stretch_over(self._backward_end)
-        elif self._worked and self._by_backward:
+        elif self.worked and self._by_backward:
             self._close(self._backward_end)

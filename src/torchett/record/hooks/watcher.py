@@ -271,13 +271,20 @@ class Watcher:
         if self.off:
             return False
         try:
-            if self._in_backward or (_me() != self._thread and not self._takes(_me())):
+            loop = self.loop
+            if _me() != self._thread and not self._takes(_me()):
                 return False
-            if not accumulates and not self.loop.optimizers:
+            if loop.updates:  # the usual loop, under way: all that matters is that there was one
+                if not loop.worked:
+                    loop.backward(0)
                 return False
-            if not self.loop.backwards:
+            if self._in_backward:
+                return False
+            if not accumulates and not loop.optimizers:
+                return False
+            if not loop.backwards:
                 self._training_begins()
-            self.loop.backward(now_ns())
+            loop.backward(now_ns())
             self._in_backward = True
             return True
         except Exception as error:
@@ -363,13 +370,13 @@ class Watcher:
         if not self.off and _me() == self._thread:
             self._grad_off += 1
             if self._grad_off == 1:
-                self._grad_off_since = now_ns()
+                self._grad_off_since = 0 if self.loop.worked else now_ns()
 
     def grad_off_ends(self) -> None:
         if self.off or not self._grad_off or _me() != self._thread:
             return
         self._grad_off -= 1
-        if not self._grad_off and not self._updates:
+        if not self._grad_off and self._grad_off_since and not self._updates:
             self.loop.grad_off(self._grad_off_since, now_ns())
 
     # Checkpoints -----------------------------------------------------------------------------
