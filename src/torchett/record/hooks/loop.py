@@ -76,6 +76,7 @@ class Loop:
         self._fetches: list[tuple[int, int]] = []  # of unknown datasets
         self._since = self._until = 0  # evaluation
         self._fed = False  # with batches
+        self._predicts = False  # right after a step
         self._is_training: Callable[[], bool] = lambda: False
 
     # Data ------------------------------------------------------------------------------------
@@ -181,15 +182,25 @@ class Loop:
         if self.worked:
             return
         if not self._since:
-            if t1 - t0 > GRAD_OFF_NS and t1 - t0 > self._typical // 2 > 0 and self._is_between(t0):
+            if (
+                t0
+                and t1 - t0 > GRAD_OFF_NS
+                and t1 - t0 > self._typical // 2 > 0
+                and self._is_between(t0)
+            ):
                 self._pen.span("evaluation", t0, t1)
                 self._aside(t1 - t0)
+                self._predicts = True
             return
         if self._since >= t0 or not self._is_training():
             self._until = t1
             self._forget_fetches()
         elif not self._until:
             self._since = 0  # back in training mode, and nothing was computed meanwhile
+
+    def evaluates_openly(self) -> bool:
+        """Whether evaluation, if there is any, was seen by more than gradients being off."""
+        return not (self._predicts or self._since)
 
     def _is_between(self, t: int) -> bool:
         """Whether nothing of the next step had been seen when this began, right after a step."""
