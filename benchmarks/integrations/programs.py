@@ -79,7 +79,7 @@ def _nanogpt_data(folder: Path) -> None:
 
 
 def _nanogpt(long: bool) -> list[str]:
-    iters = 400 if long else 20
+    iters = 150 if long else 20
     return [
         "train.py", "--device=cpu", "--compile=False", "--dataset=random_char",
         f"--max_iters={iters}", f"--lr_decay_iters={iters}", f"--eval_interval={iters // 5}",
@@ -142,7 +142,7 @@ _DLRM_STEPS = last(r"it (\d+)/\d+ of epoch")
 
 
 def _torchrec(long: bool) -> list[str]:
-    batches = 400 if long else 20
+    batches = 250 if long else 20
     tables = ",".join(["2000"] * 26)
     return [
         "torchrec_dlrm/dlrm_main.py", "--epochs=1", "--batch_size=64", "--embedding_dim=16",
@@ -200,7 +200,7 @@ def _clm_data(folder: Path) -> None:
 
 
 def _clm(long: bool) -> list[str]:
-    steps = 500 if long else 20
+    steps = 200 if long else 20
     return [
         "run_clm.py", "--config_name=./tiny", "--tokenizer_name=./tiny", "--train_file=train.txt",
         "--validation_file=valid.txt", "--do_train", "--do_eval", "--block_size=64",

@@ -1,6 +1,7 @@
 """A job of Ray Train: two workers, its own process group, DDP and loader sharding."""
 
 import sys
+from pathlib import Path
 
 import ray
 import torch
@@ -29,12 +30,17 @@ def loop(config):
             if steps == config["steps"]:
                 break
     train.report({"steps": steps})
+    if train.get_context().get_world_rank() == 0:
+        Path(config["told"]).write_text(str(steps))
 
 
 if __name__ == "__main__":
-    steps = 8000 if sys.argv[1] == "long" else 50
+    steps = 4000 if sys.argv[1] == "long" else 50
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     trainer = TorchTrainer(
-        loop, train_loop_config={"steps": steps}, scaling_config=ScalingConfig(num_workers=2)
+        loop,
+        train_loop_config={"steps": steps, "told": str(Path("told").absolute())},
+        scaling_config=ScalingConfig(num_workers=2),
     )
-    print(f"steps: {trainer.fit().metrics['steps']}")
+    trainer.fit()
+    print(f"steps: {Path('told').read_text()}")
