@@ -84,8 +84,13 @@ class Loop:
     def fetched(self, t0: int, t1: int, dataset: int, grad: bool, grad_off_since: int = 0) -> None:
         """A batch came (or the loader was found empty)."""
         if grad and dataset in self._training_sets:
-            if self.begin and not (self._since or self._fetches or self._by_backward):
-                self._wait(t0, t1)
+            begin = self.begin
+            if begin and not (self._since or self._fetches or self._by_backward):
+                if begin < t0 < begin + PAUSE_NS and len(self._waits) < _MOST_WAITS:
+                    self._waits.append((t0, t1))
+                    self._waited += t1 - t0
+                else:
+                    self._wait(t0, t1)
                 return
             if self._since:
                 self.end_evaluation()
@@ -254,6 +259,14 @@ class Loop:
             self.worked = True
         self.backwards += 1
 
+    def works_again(self) -> None:
+        """The first backward pass of a later step begins."""
+        if self._since or self._fetches:
+            self.backward(self.begin)
+        else:
+            self.worked = True
+            self.backwards += 1
+
     def _begin_late(self, t: int) -> None:
         """The loop began unnoticed, after the last thing that was seen."""
         self.begin = self.ready or t
@@ -290,11 +303,23 @@ class Loop:
     def updated(self, optimizer: Optimizer, t: int) -> None:
         """The update of an optimizer that is not part of another one's is over."""
         key = id(optimizer)
-        if key == self._leader and self.worked:
+        if (
+            key == self._leader
+            and self.worked
+            and not (self._turn or self.interrupted or self._waited > SHORT_WAIT_NS)
+            and self.steps > 1
+        ):  # the usual case, at the least cost: as _close does it
+            begin, waited, index = self.begin, self._waited, self.index
+            self._pen.step(begin, begin + waited, t, index)
+            if waited:
+                self._waits.clear()
+                self._waited = 0
+            self._typical += (t - begin - waited - self._typical) >> 3
+            self.begin = t
+            self.index = index + 1
+            self.steps += 1
             self.updates += 1
-            if self._turn:
-                self._turn.clear()
-            self._close(t, optimizer)
+            self.worked = self.cleared = False
             return
         if not self.worked and (self.backwards or not self._is_second_bare(t)):
             return

@@ -287,7 +287,7 @@ class Watcher:
                 return False
             if loop.updates:  # the usual loop, under way: all that matters is that there was one
                 if not loop.worked:
-                    loop.backward(0)
+                    loop.works_again()
                 return False
             if self._in_backward:
                 return False
@@ -356,12 +356,12 @@ class Watcher:
                 elif key in updates:
                     del updates[updates.index(key) :]
             if not updates:
-                if self.loop.index < 0:
+                loop = self.loop
+                if loop.index < 0:
                     self._open(works=True)
                     self._optimizer = weakref.ref(of or optimizer)
                 if self.saves.soon >= 0:
                     self.saves.flush()
-                loop = self.loop
                 loop.updated(of or optimizer, now_ns())
                 if self._grad_watched and loop.steps > _LEARNED and loop.evaluates_openly():
                     self.watch_grad(False)
