@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 
 import torch
 import torch._dynamo  # once, for all children
@@ -232,6 +233,20 @@ def evaluation():
             with torch.inference_mode():
                 net(torch.randn(4, 8))
     return {"steps": steps, "evaluations": 4}
+
+
+def predicting():
+    """After each step something is predicted, as in time_sequence_prediction."""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(4):
+        optimizer.zero_grad()
+        loss_of(net, (torch.randn(4, 8), torch.randn(4, 1))).backward()
+        optimizer.step()
+        with torch.no_grad():
+            net(torch.randn(4, 8))
+            time.sleep(0.1)
+    return {"steps": 4, "evaluations": 4}
 
 
 def prefetching():

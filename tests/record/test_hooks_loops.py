@@ -17,7 +17,8 @@ LOOPS = Path(__file__).with_name("loops.py")
 NAMES = [
     "plain", "fused", "foreach", "workers", "lbfgs", "accumulation", "several_optimizers", "gan",
     "critic_more_often", "scaler_skips", "compiled_optimizer", "compiled_model",
-    "wrapped_optimizer", "sanity_check", "evaluation", "prefetching", "by_hand", "nothing_zeroed",
+    "wrapped_optimizer", "sanity_check", "evaluation", "predicting", "prefetching", "by_hand",
+    "nothing_zeroed",
     "adversarial", "distillation", "state_set_up", "without_autograd", "saving", "two_phases",
     "never_trains",
 ]  # fmt: skip

@@ -57,9 +57,9 @@ class Recorder:
 
     def past_step(self, waited_ns: int, begin_ns: int, end_ns: int, index: int) -> None:
         """Record a step that is already over, and with it the wait before; the next has begun."""
-        turn = self._writer.turn
-        self._writer.put(waited_ns, begin_ns, end_ns, index, _ONE_STEP)
-        turn[0] = turn[1] = end_ns
+        writer = self._writer
+        writer.put(waited_ns, begin_ns, end_ns, index, _ONE_STEP)
+        writer.turn[0] = writer.turn[1] = end_ns
 
     def past_span(self, account: str, t0_ns: int, t1_ns: int, background: bool = False) -> None:
         """Record a span that is already over."""

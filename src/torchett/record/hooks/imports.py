@@ -7,12 +7,16 @@ import numpy                                     ├ numpy ┤   is part of it
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchett.record.clock import now_ns
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader, MetaPathFinder
+else:  # their bases do nothing, and take 5 ms of every process to import
+    Loader = MetaPathFinder = object
 
 Told = Callable[[str, int, int], None]
 

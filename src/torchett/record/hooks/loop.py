@@ -14,8 +14,8 @@ data, saves and evaluation lie over it as spans. Which update ends a step:
 An update without a backward pass since the last step only sets up an optimizer's state.
 
 Evaluation is a stretch between steps in which data is fetched with gradients off, or from a
-dataset that no backward pass follows, or in which a model is in eval mode and computes with
-gradients off.
+dataset that no backward pass follows, in which a model is in eval mode and computes with
+gradients off, or in which, right after a step, gradients are off for half as long as one takes.
 """
 
 from collections.abc import Callable
@@ -23,6 +23,7 @@ from typing import Protocol
 
 SHORT_WAIT_NS = 100_000_000  # waits up to this are told with their step, in one entry
 PAUSE_NS = 100_000_000  # between steps: longer ones, compared to the steps, are none of theirs
+GRAD_OFF_NS = 10_000_000  # right after a step and half as long as one: evaluation
 _MOST_WAITS = 64
 
 Optimizer = object
@@ -54,11 +55,13 @@ class Loop:
         self.interrupted = False  # a span other than a wait lies over the step under way
         self.pauses_ns = 0
         self.pauses = 0
-        self._worked = False  # a backward pass since the last step
+        self.worked = False  # a backward pass since the last step
         self._backward_end = 0
         self._waits: list[tuple[int, int]] = []
         self._waited = 0
-        self._typical = 0
+        self._typical = 0  # what a step takes
+        self._apart = 0  # of the step under way: evaluation
+        self.cleared = False  # gradients were zeroed since the last step
         # Updates
         self._leader = 0  # the optimizer whose updates end steps; 0: not known
         self._turn: dict[int, int] = {}  # updates since the last step: optimizer → when
@@ -73,6 +76,7 @@ class Loop:
         self._fetches: list[tuple[int, int]] = []  # of unknown datasets
         self._since = self._until = 0  # evaluation
         self._fed = False  # with batches
+        self._predicts = False  # right after a step
         self._is_training: Callable[[], bool] = lambda: False
 
     # Data ------------------------------------------------------------------------------------
@@ -80,11 +84,19 @@ class Loop:
     def fetched(self, t0: int, t1: int, dataset: int, grad: bool, grad_off_since: int = 0) -> None:
         """A batch came (or the loader was found empty)."""
         if grad and dataset in self._training_sets:
+            begin = self.begin
+            if begin and not (self._since or self._fetches or self._by_backward):
+                if begin < t0 < begin + PAUSE_NS and len(self._waits) < _MOST_WAITS:
+                    self._waits.append((t0, t1))
+                    self._waited += t1 - t0
+                else:
+                    self._wait(t0, t1)
+                return
             if self._since:
                 self.end_evaluation()
             if self._fetches:
                 self._others_were_evaluation()
-            if self._by_backward and self._worked:
+            if self._by_backward and self.worked:
                 self._close(t0)
             if self.begin:
                 self._wait(t0, t1)
@@ -110,7 +122,7 @@ class Loop:
         begin = self.begin
         if t0 < begin:
             t0 = begin
-        if not self._worked and self._typical and not self._waits and not self.interrupted:
+        if not self.worked and self.steps > 2 and not self._waits and not self.interrupted:
             pause = t0 - begin
             if pause > PAUSE_NS and pause > 5 * self._typical:
                 self.begin = t0
@@ -142,8 +154,9 @@ class Loop:
     def _others_were_evaluation(self) -> None:
         """Fetches that no backward pass followed were for evaluation (if the loop has begun)."""
         if self.steps:
-            self._pen.span("evaluation", self._fetches[0][0], self._fetches[-1][1])
-            self.interrupted = True
+            t0, t1 = self._fetches[0][0], self._fetches[-1][1]
+            self._pen.span("evaluation", t0, t1)
+            self._aside(t1 - t0)
         self._forget_fetches()
 
     def _others_were_training(self) -> None:
@@ -163,7 +176,7 @@ class Loop:
 
     def eval_mode(self, t: int, is_training: Callable[[], bool]) -> None:
         """A model was put into eval mode; `is_training` tells when it is no longer."""
-        if self._worked and (self._by_backward or self._held):
+        if self.worked and (self._by_backward or self._held):
             self._stretch_over(t)
         if not self._since or (not self._until and self._is_training()):
             self._since, self._until = t, 0
@@ -171,13 +184,37 @@ class Loop:
 
     def grad_off(self, t0: int, t1: int) -> None:
         """Gradients were off from t0 to t1."""
-        if not self._since or self._worked:
+        if self.worked:
+            return
+        if not self._since:
+            if (
+                t0
+                and t1 - t0 > GRAD_OFF_NS
+                and t1 - t0 > self._typical // 2 > 0
+                and self._is_between(t0)
+            ):
+                self._pen.span("evaluation", t0, t1)
+                self._aside(t1 - t0)
+                self._predicts = True
             return
         if self._since >= t0 or not self._is_training():
             self._until = t1
             self._forget_fetches()
         elif not self._until:
             self._since = 0  # back in training mode, and nothing was computed meanwhile
+
+    def evaluates_openly(self) -> bool:
+        """Whether evaluation, if there is any, was seen by more than gradients being off."""
+        return not (self._predicts or self._since)
+
+    def _is_between(self, t: int) -> bool:
+        """Whether nothing of the next step had been seen when this began, right after a step."""
+        return t >= self.begin and not (self._waits or self._fetches or self.cleared)
+
+    def _aside(self, ns: int) -> None:
+        """A span lies over the step under way: that time is none of its own."""
+        self.interrupted = True
+        self._apart += ns
 
     def end_evaluation(self) -> None:
         """The loop goes on: what was evaluation is told."""
@@ -186,7 +223,7 @@ class Loop:
         self._fed = False
         if until > since:
             self._pen.span("evaluation", since, until)
-            self.interrupted = True
+            self._aside(until - since)
             if not self.steps and not self.backwards:
                 self.ready = max(self.ready, until)
                 self.begin = until if self.begin and self.begin < since else self.begin
@@ -209,18 +246,26 @@ class Loop:
 
     def backward(self, t: int) -> None:
         """A backward pass begins."""
-        if not self._worked:
+        if not self.worked:
             if self._since:
                 self.end_evaluation()
             if self._fetches:
                 self._others_were_training()
             if not self.begin:
                 self._begin_late(t)
-            self._worked = True
+            self.worked = True
         elif not self._zeroed and not self.optimizers and not self.updates:
             self._stretch_over(self._backward_end)
-            self._worked = True
+            self.worked = True
         self.backwards += 1
+
+    def works_again(self) -> None:
+        """The first backward pass of a later step begins."""
+        if self._since or self._fetches:
+            self.backward(self.begin)
+        else:
+            self.worked = True
+            self.backwards += 1
 
     def _begin_late(self, t: int) -> None:
         """The loop began unnoticed, after the last thing that was seen."""
@@ -234,7 +279,7 @@ class Loop:
         self._zeroed = True
         if self.updates:
             return
-        if self._worked:
+        if self.worked:
             if not self.optimizers or self._by_backward or self._compiles():
                 self._stretch_over(t)
         elif not self.begin and not self._fetches and not self._since:
@@ -246,7 +291,7 @@ class Loop:
         if self._by_backward:
             self._close(t)
             return
-        self._worked = False
+        self.worked = False
         if not self._held:
             self._held = t
             return
@@ -257,11 +302,29 @@ class Loop:
 
     def updated(self, optimizer: Optimizer, t: int) -> None:
         """The update of an optimizer that is not part of another one's is over."""
-        if not self._worked and (self.backwards or not self._is_second_bare(t)):
+        key = id(optimizer)
+        if (
+            key == self._leader
+            and self.worked
+            and not (self._turn or self.interrupted or self._waited > SHORT_WAIT_NS)
+            and self.steps > 1
+        ):  # the usual case, at the least cost: as _close does it
+            begin, waited, index = self.begin, self._waited, self.index
+            self._pen.step(begin, begin + waited, t, index)
+            if waited:
+                self._waits.clear()
+                self._waited = 0
+            self._typical += (t - begin - waited - self._typical) >> 3
+            self.begin = t
+            self.index = index + 1
+            self.steps += 1
+            self.updates += 1
+            self.worked = self.cleared = False
+            return
+        if not self.worked and (self.backwards or not self._is_second_bare(t)):
             return
         self._by_backward, self._held = False, 0
         self.updates += 1
-        key = id(optimizer)
         if key == self._leader:
             self._turn.clear()
             self._close(t, optimizer)
@@ -270,7 +333,7 @@ class Loop:
             self._turn.clear()
             self._leader = last
             self._close(end, optimizer)
-            self._worked = True
+            self.worked = True
             if key == last:
                 self._close(t, optimizer)
             else:
@@ -298,29 +361,33 @@ class Loop:
         """A step ended at t, now or (of a turn that was not understood yet) some time ago."""
         if self.index < 0:
             self.index = self._first_index(optimizer)
-        begin = min(self.begin or t, t)
-        later: list[tuple[int, int]] = []
-        if self._waits and self._waits[-1][0] >= t:
-            later = [wait for wait in self._waits if wait[0] >= t]
-            self._waits = [wait for wait in self._waits if wait[0] < t]
-            self._waited = sum(t1 - t0 for t0, t1 in self._waits)
-        waited = self._waited
-        took = t - begin - waited
-        if waited and (self.interrupted or waited > SHORT_WAIT_NS):
-            self._tell_waits()
-            waited = 0
-        self._pen.step(begin, min(begin + waited, t), t, self.index)
-        if self._typical:
+        begin, waited = self.begin, self._waited
+        if not 0 < begin <= t:
+            begin = t
+        later: list[tuple[int, int]] | None = None
+        if self._waits:
+            if self._waits[-1][0] >= t:
+                later = [wait for wait in self._waits if wait[0] >= t]
+                self._waits = [wait for wait in self._waits if wait[0] < t]
+                waited = self._waited = sum(t1 - t0 for t0, t1 in self._waits)
+            if self.interrupted or waited > SHORT_WAIT_NS:
+                self._tell_waits()
+            self._waits.clear()
+            self._waited = 0
+        told = waited if not self.interrupted and waited <= t - begin else 0
+        self._pen.step(begin, begin + told, t, self.index)
+        took = t - begin - waited - self._apart
+        if self.steps > 1:
             self._typical += (took - self._typical) >> 3
-        elif self.steps:  # the first step is not: it compiles and warms up
+        else:  # the first step compiles and warms up: the second one tells more
             self._typical = took
-        if waited or later:
-            self._waits = later
-            self._waited = sum(t1 - t0 for t0, t1 in later)
+        if later:
+            self._waits, self._waited = later, sum(t1 - t0 for t0, t1 in later)
         self.begin = t
         self.index += 1
         self.steps += 1
-        self._worked = self.interrupted = False
+        self._apart = 0
+        self.worked = self.interrupted = self.cleared = False
 
     def finish(self) -> None:
         """The process ends: tell what was still open."""
@@ -328,9 +395,9 @@ class Loop:
             self.end_evaluation()
         if self._fetches:
             self._others_were_evaluation()
-        if self._turn and self._worked and not self._leader:
+        if self._turn and self.worked and not self._leader:
             self._close(next(reversed(self._turn.values())))
-        elif self._worked and self._held:
+        elif self.worked and self._held:
             self._stretch_over(self._backward_end)
-        elif self._worked and self._by_backward:
+        elif self.worked and self._by_backward:
             self._close(self._backward_end)

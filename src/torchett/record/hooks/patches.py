@@ -90,11 +90,18 @@ def _autograd(module: ModuleType) -> None:
 
 
 def _grad_modes(module: ModuleType) -> None:
-    for mode in (module.no_grad, module.inference_mode):
-        _grad_mode(mode)
+    switches = [_grad_mode(mode) for mode in (module.no_grad, module.inference_mode)]
+
+    def watch(on: bool) -> None:
+        for switch in switches:
+            switch(on)
+
+    watcher.grad_modes = watch
+    watcher.watch_grad(True)
 
 
-def _grad_mode(mode: Any) -> None:
+def _grad_mode(mode: Any) -> Callable[[bool], None]:
+    """What hooks a context in which gradients are off, or takes the hook out again."""
     enter, leave = mode.__enter__, mode.__exit__
 
     @functools.wraps(enter)
@@ -109,7 +116,10 @@ def _grad_mode(mode: Any) -> None:
             watcher.grad_off_ends()
         return leave(self, exc_type, exc_value, traceback)
 
-    mode.__enter__, mode.__exit__ = entered, left
+    def switch(on: bool) -> None:
+        mode.__enter__, mode.__exit__ = (entered, left) if on else (enter, leave)
+
+    return switch
 
 
 def _loaders(module: ModuleType) -> None:
@@ -121,7 +131,7 @@ def _loaders(module: ModuleType) -> None:
     def made(self: Any, *args: Any, **kwargs: Any) -> None:
         t0 = now_ns()
         make(self, *args, **kwargs)
-        watcher.loader_made(t0)
+        watcher.prepared(t0)
 
     @functools.wraps(begin)
     def began(self: Any) -> Any:
@@ -290,6 +300,24 @@ def _cuda(module: ModuleType) -> None:
     vars(module)["_lazy_init"] = started
 
 
+def _datasets(module: ModuleType) -> None:
+    """Hugging Face's datasets: reading and mapping them is preprocessing."""
+    for owner, name in ((module, "load_dataset"), (getattr(module, "Dataset", None), "map")):
+        if owner is not None and hasattr(owner, name):
+            setattr(owner, name, _preparing(getattr(owner, name)))
+
+
+def _preparing(prepare: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(prepare)
+    def prepared(*args: Any, **kwargs: Any) -> Any:
+        t0 = now_ns()
+        result = prepare(*args, **kwargs)
+        watcher.prepared(t0)
+        return result
+
+    return prepared
+
+
 def _dynamo(module: ModuleType) -> None:
     module.add(__name__)  # none of this is for torch.compile to look into
     module.add("torchett.record.hooks.watcher")
@@ -317,4 +345,6 @@ PATCHES: dict[str, Callable[[ModuleType], None]] = {
     "torch.cuda": _cuda,
     "torch._dynamo.trace_rules": _dynamo,
     "safetensors.torch": _safetensors,
+    "datasets.arrow_dataset": _datasets,
+    "datasets.load": _datasets,
 }

@@ -24,6 +24,8 @@ class Pen:
         self.recorder = recorder
         if isinstance(recorder, Recorder):
             self._listen(recorder)
+            if not self.says_steps:
+                vars(self)["step"] = recorder.past_step  # without a detour
 
     def _listen(self, recorder: Recorder) -> None:
         step, steps, span = recorder.step, recorder.steps, recorder.span
@@ -31,6 +33,7 @@ class Pen:
         def first(plain: Callable[..., Any]) -> Callable[..., Any]:
             def called(*args: Any, **kwargs: Any) -> Any:
                 self.says_steps = True
+                vars(self).pop("step", None)
                 self.said |= {"data_wait", "get_first_batch_data"} if plain == steps else set()
                 vars(recorder).update(step=step, steps=steps)
                 return plain(*args, **kwargs)
@@ -50,9 +53,7 @@ class Pen:
 
     def step(self, waited_ns: int, begin_ns: int, end_ns: int, index: int) -> None:
         """Record a step that is over, after a wait for data from `waited_ns` on."""
-        recorder = self.recorder
-        if recorder is not None and not self.says_steps:
-            recorder.past_step(waited_ns, begin_ns, end_ns, index)
+        # Nobody records, or the script itself does: see `follow`.
 
     def durable(self, step: int) -> None:
         if self.recorder is not None and step >= 0 and not self.says_steps:

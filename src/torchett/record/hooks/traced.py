@@ -31,6 +31,7 @@ def make(
                 watcher.gradients_zeroed()
             return zero_grad(self, set_to_none)
 
+        wrapped.__wrapped__ = zero_grad  # type: ignore[attr-defined]
         for name in ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__"):
             setattr(wrapped, name, getattr(zero_grad, name))
         return wrapped

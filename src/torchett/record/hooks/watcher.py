@@ -24,7 +24,9 @@ from torchett.record.recorder import Recorder, Silent
 log = logging.getLogger("torchett")
 _COSTLY_NS = 1_000_000  # imports shorter than this are not worth a span
 _JOINED_NS = 2_000_000  # imports closer than this are told as one
+_BRIDGED_NS = 10_000_000_000  # from the last module to the optimizer: moved, wrapped, sharded
 _MOST = 60
+_LEARNED = 64  # steps after which a loop has shown how it evaluates
 _SLOWEST = 8
 _me = threading.get_ident
 
@@ -34,6 +36,8 @@ class Watcher:
 
     def __init__(self) -> None:
         self.off = True
+        self.grad_modes: Callable[[bool], None] = lambda on: None
+        self._grad_watched = False
         self._imports = Imports(self._imported)
         self._begin_anew()
 
@@ -86,7 +90,7 @@ class Watcher:
     # The record ------------------------------------------------------------------------------
 
     def _open(self, works: bool = False) -> None:
-        """Open the record, if it is known by now which rank this is."""
+        """Open the record, if it is known by now that this is a rank, and which."""
         if self.pen.recorder is not None:
             return
         rank, ranks = None, None
@@ -94,8 +98,8 @@ class Watcher:
             dist = sys.modules.get("torch.distributed")
             if dist is not None and dist.is_available() and dist.is_initialized():
                 rank, ranks = dist.get_rank(), dist.get_world_size()
-            elif not works and _is_child():
-                return  # it may yet join a process group
+            elif not works:
+                return  # it may yet join a process group, or start ranks and never train
         api.begin(self._boarded_ns, rank=rank, ranks=ranks)
 
     def _opened(self, recorder: Recorder | Silent) -> None:
@@ -199,6 +203,8 @@ class Watcher:
             if _me() != self._thread and not self._takes(_me()):
                 return
             t1 = now_ns()
+            if self._models_since and t0 - self._models_until > _BRIDGED_NS:
+                self._tell_models()  # what came between is not known
             self._models_since = self._models_since or t0
             self._tell_models(t1)
             self.loop.optimizers += 1
@@ -237,9 +243,11 @@ class Watcher:
         except Exception as error:
             self.broke(error)
 
-    def loader_made(self, t0: int) -> None:
-        if not self.off and now_ns() - t0 >= _COSTLY_NS:
-            self.pen.span("preproc_creation", t0, now_ns())
+    def prepared(self, t0: int) -> None:
+        """A loader or a dataset was made."""
+        t1 = now_ns()
+        if not self.off and not self.loop.backwards and t1 - t0 >= _COSTLY_NS:
+            self.pen.span("preproc_creation", t0, t1)
 
     # The loop --------------------------------------------------------------------------------
 
@@ -260,8 +268,11 @@ class Watcher:
                 self._iterator_ns = 0
             if self.pen.recorder is None:
                 self._tell_models()
-                self._open()
-            since = self._grad_off_since if self._grad_off else 0
+                self._open(works=True)
+            since = 0
+            if not grad:
+                since = self._grad_off_since if self._grad_off else 0
+                self.watch_grad(True)
             self.loop.fetched(t0, t1, dataset, grad, since)
         except Exception as error:
             self.broke(error)
@@ -271,13 +282,20 @@ class Watcher:
         if self.off:
             return False
         try:
-            if self._in_backward or (_me() != self._thread and not self._takes(_me())):
+            loop = self.loop
+            if _me() != self._thread and not self._takes(_me()):
                 return False
-            if not accumulates and not self.loop.optimizers:
+            if loop.updates:  # the usual loop, under way: all that matters is that there was one
+                if not loop.worked:
+                    loop.works_again()
                 return False
-            if not self.loop.backwards:
+            if self._in_backward:
+                return False
+            if not accumulates and not loop.optimizers:
+                return False
+            if not loop.backwards:
                 self._training_begins()
-            self.loop.backward(now_ns())
+            loop.backward(now_ns())
             self._in_backward = True
             return True
         except Exception as error:
@@ -299,6 +317,7 @@ class Watcher:
 
     def gradients_zeroed(self) -> None:
         """Gradients are about to be zeroed."""
+        self.loop.cleared = True
         if self.off or self.loop.updates:
             return
         try:
@@ -337,12 +356,15 @@ class Watcher:
                 elif key in updates:
                     del updates[updates.index(key) :]
             if not updates:
-                if self.loop.index < 0:
+                loop = self.loop
+                if loop.index < 0:
                     self._open(works=True)
                     self._optimizer = weakref.ref(of or optimizer)
                 if self.saves.soon >= 0:
                     self.saves.flush()
-                self.loop.updated(of or optimizer, now_ns())
+                loop.updated(of or optimizer, now_ns())
+                if self._grad_watched and loop.steps > _LEARNED and loop.evaluates_openly():
+                    self.watch_grad(False)
         except Exception as error:
             self.broke(error)
 
@@ -353,22 +375,33 @@ class Watcher:
         try:
             if _me() == self._thread or self._takes(_me()):
                 known = weakref.ref(module)
+                self.watch_grad(True)
                 self.loop.eval_mode(now_ns(), lambda: bool(getattr(known(), "training", False)))
         except Exception as error:
             self.broke(error)
+
+    def watch_grad(self, on: bool) -> None:
+        """Watch when gradients are off; in a loop that has settled, only while it evaluates."""
+        if on != self._grad_watched:
+            self._grad_watched = on
+            self._grad_off = 0
+            self.grad_modes(on)
 
     def grad_off_begins(self) -> None:
         """Gradients are turned off."""
         if not self.off and _me() == self._thread:
             self._grad_off += 1
             if self._grad_off == 1:
-                self._grad_off_since = now_ns()
+                self._grad_off_since = 0 if self.loop.worked else now_ns()
 
     def grad_off_ends(self) -> None:
-        if self.off or not self._grad_off or _me() != self._thread:
+        if self.off or _me() != self._thread:
+            return
+        if not self._grad_off:  # since before it was watched
+            self.loop.grad_off(0, now_ns())
             return
         self._grad_off -= 1
-        if not self._grad_off and not self._updates:
+        if not self._grad_off and self._grad_off_since and not self._updates:
             self.loop.grad_off(self._grad_off_since, now_ns())
 
     # Checkpoints -----------------------------------------------------------------------------
@@ -435,12 +468,6 @@ class Watcher:
 
     def _first_index(self, optimizer: Any) -> int:
         return self.saves.first_index(optimizer)
-
-
-def _is_child() -> bool:
-    """Whether this process was started by another one's multiprocessing."""
-    processes = sys.modules.get("multiprocessing.process")
-    return processes is not None and processes.parent_process() is not None
 
 
 def _has_compiled() -> bool:

@@ -1,0 +1,267 @@
+"""Hooks in the processes that people start: scripts nobody changed, under `ett run`."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ENV = {
+    **{key: value for key, value in os.environ.items() if not key.startswith("ETT_")},
+    "OMP_NUM_THREADS": "1",
+    "PYTHONUNBUFFERED": "1",
+}
+LOOP = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+data = TensorDataset(torch.randn(40, 8), torch.randn(40, 1))
+
+def train(steps, after=lambda step: None, first=0):
+    batches = iter(DataLoader(data, batch_size=4))
+    for step in range(first, steps):
+        try:
+            x, y = next(batches)
+        except StopIteration:
+            batches = iter(DataLoader(data, batch_size=4))
+            x, y = next(batches)
+        optimizer.zero_grad()
+        ((net(x) - y) ** 2).mean().backward()
+        optimizer.step()
+        after(step)
+"""
+
+
+def ett(folder: Path, *words: str, env: dict[str, str] | None = None) -> Any:
+    return subprocess.run(
+        [sys.executable, "-m", "torchett.cli.main", *words],
+        cwd=folder, env=ENV | {"ETT_RUNS": str(folder / "runs")} | (env or {}),
+        capture_output=True, text=True,
+    )  # fmt: skip
+
+
+def script(folder: Path, body: str, name: str = "train.py") -> str:
+    (folder / name).write_text(LOOP + textwrap.dedent(body))
+    return name
+
+
+def run(folder: Path, *words: str, env: dict[str, str] | None = None) -> Any:
+    return ett(folder, "run", "--job", "job", *words, env=env)
+
+
+def report(folder: Path) -> dict[str, Any]:
+    told = ett(folder, "report", "job", "--json")
+    assert told.returncode == 0, told.stderr
+    result: dict[str, Any] = json.loads(told.stdout)
+    return result
+
+
+def test_a_script_that_nobody_changed(tmp_path: Path) -> None:
+    done = run(tmp_path, "--", script(tmp_path, "train(12)"))
+    assert done.returncode == 0, done.stderr
+    told = report(tmp_path)
+    assert told["last_step"] == 11
+    seen = {"effective", "imports", "train_module_creation", "get_first_batch_data", "data_wait"}
+    assert seen <= set(told["accounts"])
+    assert told["accounts"].get("unattributed", 0) < 0.1 * told["rank_seconds"]
+
+
+def test_without_hooks_nothing_is_seen(tmp_path: Path) -> None:
+    name = script(tmp_path, "train(3)")
+    assert run(tmp_path, "--no-hooks", "--", name).returncode == 0
+    assert report(tmp_path)["last_step"] is None
+    assert run(tmp_path, "--", name, env={"ETT_DISABLE": "1"}).returncode == 0
+    assert report(tmp_path)["last_step"] is None
+
+
+RANKS = """
+import sys
+from torch import distributed as dist
+
+dist.init_process_group("gloo")
+dist.new_group([0, 1])
+net = torch.nn.parallel.DistributedDataParallel(net)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+first = 0
+try:
+    state = torch.load("c.pt")
+    net.load_state_dict(state["net"])
+    first = state["next"]
+except FileNotFoundError:
+    pass
+
+def after(step):
+    if step == 4 and dist.get_rank() == 0:
+        torch.save({"net": net.state_dict(), "next": step + 1}, "c.pt")
+    if step == 7 and first == 0:
+        dist.barrier()
+        sys.exit(3)
+
+train(12, after, first)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("standby", ["--standby", "--no-standby"])
+def test_ranks_of_torchrun_resume_where_they_were_saved(tmp_path: Path, standby: str) -> None:
+    name = script(tmp_path, RANKS)
+    torchrun = (str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node=2")
+    done = run(tmp_path, standby, "--", *torchrun, "--max-restarts=1", name)
+    assert done.returncode == 0, done.stderr
+    told = report(tmp_path)
+    assert (told["ranks"], told["attempts"], told["last_step"]) == (2, 2, 11)
+    assert told["accounts"]["unsaved"] > 0  # steps 5 to 7
+    assert {"process_group_init", "checkpoint_restore", "checkpoint_blocked"} <= set(
+        told["accounts"]
+    )
+    exported = ett(tmp_path, "export", "job").stdout.splitlines()
+    steps = [e for e in map(json.loads, exported) if e["event"] == "step" and e["rank"] == 1]
+    assert [e["step"] for e in steps] == [*range(8), *range(5, 12)]
+
+
+def test_ranks_that_a_script_spawns_itself(tmp_path: Path) -> None:
+    body = """
+    import os
+    from torch import distributed as dist
+
+    def rank(number):
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+        store = dist.FileStore("store", 2)
+        dist.init_process_group("gloo", store=store, rank=number, world_size=2)
+        train(5)
+
+    if __name__ == "__main__":
+        torch.multiprocessing.spawn(rank, nprocs=2)
+    """
+    done = run(tmp_path, "--", script(tmp_path, body))
+    assert done.returncode == 0, done.stderr
+    told = report(tmp_path)
+    assert (told["ranks"], told["last_step"]) == (2, 4)
+    assert "notes" not in told
+
+
+def test_a_module_with_workers_of_every_kind(tmp_path: Path) -> None:
+    body = """
+    def main():
+        for method in ("fork", "spawn", "forkserver"):
+            loader = DataLoader(data, batch_size=4, num_workers=1, multiprocessing_context=method)
+            for x, y in loader:
+                optimizer.zero_grad()
+                ((net(x) - y) ** 2).mean().backward()
+                optimizer.step()
+
+    if __name__ == "__main__":
+        main()
+    """
+    script(tmp_path, body, "package.py")
+    done = run(tmp_path, "--", sys.executable, "-m", "package")
+    assert done.returncode == 0, done.stderr
+    told = report(tmp_path)
+    assert (told["ranks"], told["last_step"]) == (1, 29)
+    assert len(list((tmp_path / "runs" / "job").glob("attempt-*/rank-*.ett"))) == 1
+
+
+def test_what_the_script_says_itself_is_not_said_twice(tmp_path: Path) -> None:
+    body = """
+    import torchett as ett
+
+    with ett.stage("pre_train"):
+        pass
+    for x, y in ett.steps(DataLoader(data, batch_size=4), start=100):
+        for micro in range(2):  # two updates to what the script calls one step
+            optimizer.zero_grad()
+            ((net(x) - y) ** 2).mean().backward()
+            optimizer.step()
+    """
+    assert run(tmp_path, "--", script(tmp_path, body)).returncode == 0
+    exported = [json.loads(line) for line in ett(tmp_path, "export", "job").stdout.splitlines()]
+    assert [e["step"] for e in exported if e["event"] == "step"] == list(range(100, 110))
+    accounts = [e["account"] for e in exported if e["event"] == "span"]
+    assert accounts.count("pre_train") <= 1
+    assert accounts.count("get_first_batch_data") == 1
+
+
+ENDINGS = {
+    "exception": ("raise ValueError('no luck')", 1),
+    "exit": ("raise SystemExit(7)", 7),
+    "message": ("raise SystemExit('that was all')", 1),
+    "interrupt": ("import os, signal; os.kill(os.getpid(), signal.SIGINT)", -signal.SIGINT),
+    "terminated": ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
+    "in_the_loader": ("next(iter(DataLoader([1, None], batch_size=2)))", 1),
+    "in_backward": ("torch.zeros(2, requires_grad=True).backward()", 1),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_script_ends_as_it_would_without(tmp_path: Path, ending: str) -> None:
+    body, code = ENDINGS[ending]
+    name = script(tmp_path, f"train(3)\n{body}\n")
+    bare = subprocess.run(
+        [sys.executable, name], cwd=tmp_path, env=ENV, capture_output=True, text=True
+    )
+    hooked = run(tmp_path, "--progress=0", "--", sys.executable, name)
+    assert bare.returncode == hooked.returncode == code
+    said = [line for line in hooked.stderr.splitlines() if not line.startswith("ett: ")]
+    assert said[-1:] == bare.stderr.splitlines()[-1:]
+    assert report(tmp_path)["last_step"] is None  # failed without a checkpoint: nothing survives
+    exported = ett(tmp_path, "export", "job").stdout
+    assert exported.count('"event": "step"') == 3
+
+
+def test_weights_are_the_same_bit_by_bit(tmp_path: Path) -> None:
+    name = script(tmp_path, "train(30)\ntorch.save(net.state_dict(), 'w.pt')\n")
+    subprocess.run([sys.executable, name], cwd=tmp_path, env=ENV, check=True)
+    bare = (tmp_path / "w.pt").read_bytes()
+    (tmp_path / "w.pt").unlink()
+    assert run(tmp_path, "--", name).returncode == 0
+    assert (tmp_path / "w.pt").read_bytes() == bare
+
+
+@pytest.mark.parametrize(
+    "broken", ["loop.updated", "loop.fetched", "loop.backward", "saves.begins", "_opened"]
+)
+def test_a_hook_that_breaks_is_off_and_training_goes_on(tmp_path: Path, broken: str) -> None:
+    body = f"""
+    from torchett.record.hooks.watcher import watcher
+
+    def breaks(*args, **kwargs):
+        raise RuntimeError("a hook broke")
+
+    owner, name = watcher, "{broken}"
+    while "." in name:
+        part, _, name = name.partition(".")
+        owner = getattr(owner, part)
+    setattr(owner, name, breaks)
+    if name == "_opened":
+        from torchett.record import api
+        api._recorder = None
+        api._when_open[:] = [breaks]
+    train(12, lambda step: torch.save(net.state_dict(), "w.pt"))
+    print("trained")
+    """
+    done = run(tmp_path, "--", script(tmp_path, body))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "trained\n"
+    assert done.stderr.count("a hook broke") == 1
+
+
+def test_a_loop_that_is_not_recognised_is_said_to_be_so(tmp_path: Path) -> None:
+    body = """
+    for p in net.parameters():
+        p.grad = torch.randn_like(p)
+    for batch in DataLoader(data, batch_size=4):
+        with torch.no_grad():
+            for p in net.parameters():
+                p -= 0.1 * p.grad
+    """
+    assert run(tmp_path, "--", script(tmp_path, body)).returncode == 0
+    (note,) = [n for n in report(tmp_path)["notes"] if "no step was recognised" in n]
+    assert "ett.steps" in note
