@@ -9,7 +9,7 @@ import click
 from torchett import __version__
 from torchett.cli.compile import compile_
 from torchett.cli.speak import print_json, print_rich, speaks_plainly
-from torchett.model.errors import EttError
+from torchett.model.errors import EttError, InputError
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -73,6 +73,10 @@ def run(
     from torchett.launch.supervise import leave_like
     from torchett.record.boarding import WATCHES
 
+    if as_is and dynamic_sources is not None:
+        raise InputError(
+            "ett run: --dynamic-sources changes the command, --as-is does not: drop one"
+        )
     options = Options(
         command=command,
         job=job,
