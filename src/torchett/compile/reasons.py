@@ -169,12 +169,18 @@ def explained(reasons: tuple[str, ...], failed: str | None = None) -> Reason:
     A graph whose guard failed on a size or a number fits in all else, so it is nearer than one
     of another structure. Of those the newest allows most: what differed once is dynamic in it.
     """
-    if failed and "recompile_limit" in failed:
-        return Reason(kind="limit", text=failed.partition("\n")[0])
+    if is_limit(failed):
+        return Reason(kind="limit", text=(failed or "").partition("\n")[0])
     if not reasons:
         return Reason(kind="unknown", text="")
     found = [_one(reason, reasons) for reason in sorted(reasons, key=_number, reverse=True)]
     return next((reason for reason in found if reason.kind in _CLOSE), found[0])
+
+
+def is_limit(failed: str | None) -> bool:
+    """Whether a compile failed because there had been too many of them."""
+    words = ("recompile_limit", "cache_size_limit", "Hard failure due to f")
+    return failed is not None and any(word in failed for word in words)
 
 
 def _one(reason: str, reasons: tuple[str, ...]) -> Reason:

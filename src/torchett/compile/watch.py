@@ -113,7 +113,7 @@ class Watcher:
 
     def failed_guards(self, reasons: list[str]) -> None:
         running: _Running | None = getattr(self._here, "running", None)
-        if running is not None:
+        if running is not None and not running.reasons:
             running.reasons = tuple(_short(reason) for reason in reasons[:_MOST_REASONS])
 
     def measured(self, metrics: Any) -> None:
