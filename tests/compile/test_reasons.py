@@ -92,6 +92,13 @@ def test_which_end_of_a_range_gave_way_is_told_by_an_older_graph() -> None:
     assert explained((guard, other)).kind == "range"
 
 
+def test_a_guard_of_the_backends_says_where_it_came_from() -> None:
+    inductor = "(_inductor/codegen/cpp.py:2273 in need_use_acc_helper)"
+    found = explained((f"0/1: 2 <= t.size()[0] <= 4096{ZERO_ONE} and {inductor}",))
+    assert (found.kind, found.by) == ("range", inductor.strip("()"))
+    assert explained((f"0/1: 2 <= t.size()[0]{ZERO_ONE}",)).by is None
+
+
 def test_the_nearest_graph_decides_and_of_the_near_ones_the_newest() -> None:
     size = "0/0: tensor 'x' size mismatch at index 0. expected 8, actual 12"
     above = "0/1: 4097 <= x.size()[0]"

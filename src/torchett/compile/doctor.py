@@ -42,6 +42,7 @@ class Recompile:
             "source": self.reason.source,
             "dim": self.reason.dim,
             "reason": self.reason.text,
+            "by": self.reason.by,
             "seconds": self.ns / 1e9,
         }
 

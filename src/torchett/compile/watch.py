@@ -35,7 +35,7 @@ _ROOTS: Final = (  # what counts on another thread than the trainer's; others he
     "cudagraph",
 )
 _MOST_REASONS = 8
-_MOST_WORDS = 400
+_MOST_WORDS = 1200
 _SHORT_NS = 5_000_000  # a frame without a graph that took less is a span, but no fact
 _MOST_IDS = 4096
 
@@ -211,7 +211,7 @@ def source_hash(file: str, line: int) -> str | None:
 
 
 def _short(reason: Any) -> str:
-    return str(reason).strip()[:_MOST_WORDS]
+    return str(reason).partition("\nUser stack trace")[0].strip()[:_MOST_WORDS]
 
 
 _watcher = Watcher()
