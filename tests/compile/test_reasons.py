@@ -1,6 +1,8 @@
 """Reasons that torch gave, as it worded them, each put into its kind."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from torchett.compile.reasons import CAUSES, explained
 
@@ -113,6 +115,12 @@ def test_the_limit_is_a_kind_of_its_own() -> None:
     failed = "Dynamo recompile limit exceeded\n  exceeding the recompile_limit cache size limit"
     assert explained(("0/7: s == 2",), failed).kind == "limit"
     assert explained(("0/7: s == 2",), "ValueError").kind == "number"
+
+
+@settings(max_examples=300)
+@given(st.lists(st.one_of(st.text(), st.text("0/:=<'[]()#. tensorsize123\n")), max_size=3))
+def test_whatever_torch_says_has_some_kind(reasons: list[str]) -> None:
+    assert explained(tuple(reasons)).kind in CAUSES
 
 
 def test_every_kind_says_what_to_do() -> None:

@@ -16,8 +16,10 @@ from kept import Kept
 from torchett.compile import phases, watch
 from torchett.compile.adapter import events
 from torchett.compile.facts import Compile, from_json, keep, stray_facts
+from torchett.compile.kernels import kernel_costs
 from torchett.record import api
 from torchett.record.boarding import SITE
+from torchett.runs.reader import RunReader
 
 
 def double(x: Any, scale: int = 2) -> Any:
@@ -180,10 +182,16 @@ def test_phases_that_torch_forgets_to_end_do_not_confuse_the_rest(
     watcher.began("async_compile.wait", None)  # 20
     watcher.began("something new", None)  # 30: counts for what is around it
     watcher.ended("backend_compile")  # 40
-    watcher.measured(type("Metrics", (), {"graph_op_count": 2}))
+    kernels = '[["triton_mm", 1500000], ["triton_poi", 2500]]'
+    metrics = {"graph_op_count": 2, "triton_kernel_compile_times_us": kernels}
+    watcher.measured(type("Metrics", (), metrics))
     watcher.ended("dynamo")  # 50
     (found,) = record.compiles()
     assert dict(found.by_ns) == {"dynamo": 20, "backend": 10, "triton": 20}
+    costs = kernel_costs(RunReader(record.run).poll().facts("kernel"))
+    assert [(one.name, one.compiling_s) for one in costs] == [
+        ("triton_mm", 1.5), ("triton_poi", 0.0025),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -267,14 +267,13 @@ def _workload(command: tuple[str, ...]) -> Path:
 @speaks_plainly
 def kernels(run: str, as_json: bool, prune: int | None) -> None:
     """List the kernels that cost most to tune and compile."""
-    from torchett.compile.facts import stray_facts
+    from torchett.compile.facts import KERNEL, stray_facts
     from torchett.compile.kernels import kernel_costs
-    from torchett.compile.pins import KIND
     from torchett.runs.folder import find_run
     from torchett.runs.reader import RunReader
 
     reader = RunReader(find_run(run)).poll()
-    facts = [*reader.facts(KIND), *stray_facts(reader.run, KIND)]
+    facts = [*reader.facts(KERNEL), *stray_facts(reader.run, KERNEL)]
     costs = kernel_costs(facts)
     pruned = _prune(facts, prune) if prune else {}
     benchmarks = sum(one.benchmarks for one in costs)

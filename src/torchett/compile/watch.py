@@ -12,6 +12,7 @@ waits in `loss.backward()`: if that is the trainer's, it stops the trainer, too.
 """
 
 import hashlib
+import json
 import threading
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from torchett.compile.adapter import events
-from torchett.compile.facts import KIND, Compile, Part, keep
+from torchett.compile.facts import KERNEL, KIND, Compile, Part, keep
 from torchett.compile.phases import Phases, part_of
 from torchett.record import api
 from torchett.record.boarding import when_imported
@@ -35,6 +36,7 @@ _ROOTS: Final = (  # what counts on another thread than the trainer's; others he
     "cudagraph",
 )
 _MOST_REASONS = 8
+_MOST_KERNELS = 25
 _MOST_WORDS = 1200
 _SHORT_NS = 5_000_000  # a frame without a graph that took less is a span, but no fact
 _MOST_IDS = 4096
@@ -178,6 +180,9 @@ class Watcher:
             caches=dict(running.caches),
         )
         keep(KIND, self._placed(fact, metrics).to_json())
+        for kernel, us in _kernels(metrics):
+            told = {"kernel": kernel, "origin": "inductor", "compiling_s": round(us / 1e6, 6)}
+            keep(KERNEL, told)
 
     def _placed(self, fact: Compile, metrics: Any) -> Compile:
         """The fact with the function it is about: a backward's is its forward's."""
@@ -193,6 +198,15 @@ class Watcher:
         return replace(
             fact, name=name, file=file, line=line, code=source_hash(file, line), sources=sources
         )
+
+
+def _kernels(metrics: Any) -> list[tuple[str, float]]:
+    """The kernels that took longest to compile, and how many µs, as the metrics tell."""
+    told = getattr(metrics, "triton_kernel_compile_times_us", None)
+    try:
+        return [(str(name), float(us)) for name, us in json.loads(told or "[]")[:_MOST_KERNELS]]
+    except (TypeError, ValueError):
+        return []
 
 
 def source_hash(file: str, line: int) -> str | None:

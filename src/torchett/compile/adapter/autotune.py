@@ -46,7 +46,6 @@ class Tuned:
     winner: str
     timings_ms: tuple[tuple[str, float], ...]
     tuning_s: float
-    compiling_s: float = 0.0
 
 
 class Tuner(Protocol):
@@ -191,7 +190,6 @@ def listen_to_inductor(module: ModuleType, heard: Tuner) -> None:
                         winner=str(tuner.launchers[0].config),
                         timings_ms=tuple((str(k.config), float(ms)) for k, ms in timings.items()),
                         tuning_s=time.perf_counter() - began,
-                        compiling_s=getattr(tuner, "precompile_time_taken_ns", 0) / 1e9,
                     )
                 )
         except Exception as error:
@@ -203,7 +201,10 @@ def listen_to_inductor(module: ModuleType, heard: Tuner) -> None:
 
 
 def listen_to_compiler(knobs: ModuleType, heard: Tuner) -> None:
-    """Hear how long each kernel took to compile. For `triton.knobs`; a listener there is kept."""
+    """Hear how long a user's kernel took to compile. For `triton.knobs`; a listener is kept.
+
+    Inductor compiles its own in other processes and tells with its metrics: see `compile.watch`.
+    """
     compilation: Any = getattr(knobs, "compilation", None)
     if not hasattr(compilation, "listener"):
         return
@@ -213,13 +214,19 @@ def listen_to_compiler(knobs: ModuleType, heard: Tuner) -> None:
         try:
             if not told.get("cache_hit"):
                 name = told["metadata"].get("name") or getattr(told["src"], "name", "?")
-                heard.compiled(str(name), told["times"].total / 1e6)
+                if not str(name).startswith("triton_"):
+                    heard.compiled(str(name), told["times"].total / 1e6)
         except Exception as error:
             log.debug("torchett: a kernel's compile is not observed: %r", error)
         if before is not None:
             before(**told)
 
     compilation.listener = listen
+
+
+def is_compile_worker() -> bool:
+    """Whether this is one of the processes in which Inductor compiles kernels."""
+    return any("torch._inductor.compile_worker" in word for word in sys.orig_argv)
 
 
 def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
