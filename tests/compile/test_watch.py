@@ -129,6 +129,20 @@ def test_a_compile_on_another_thread_of_python_is_in_the_background(
     assert accounts["unattributed"] + accounts["effective"] > found.ns / 1e9 * 0.9
 
 
+def test_a_trainer_that_is_not_the_main_thread_is_the_one_that_opened_the_record(
+    record: Kept, torch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = torch.compile(double, backend="eager")
+
+    def train() -> None:
+        monkeypatch.setattr(api, "_trainer", threading.get_ident())
+        run(torch.ones(4))
+
+    on_a_thread(train, started_by_python=True)
+    run(torch.ones(4), 7)
+    assert [one.background for one in record.compiles()] == [False, True]
+
+
 def test_a_backward_that_the_trainer_waits_for_stops_the_trainer(record: Kept, torch: Any) -> None:
     """On a GPU the engine's own thread compiles, while the trainer waits in loss.backward()."""
     run = torch.compile(double, backend="eager")
