@@ -15,6 +15,7 @@ from kept import Kept
 
 from torchett.compile import phases, watch
 from torchett.compile.adapter import events
+from torchett.compile.adapter.wrapping import is_wrapped
 from torchett.compile.facts import Compile, from_json, keep, stray_facts
 from torchett.compile.kernels import kernel_costs
 from torchett.record import api
@@ -182,6 +183,24 @@ def test_trouble_of_ours_never_reaches_the_compile(
     assert run(torch.ones(5)).item() == 10
 
 
+def test_choosing_between_templates_is_told_for_each(
+    record: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = iter(range(0, 10**10, 10**9))
+    monkeypatch.setattr(watch, "now_ns", lambda: next(ticks))
+    watcher = watch.Watcher()
+    phases = ("dynamo", "mm_template_precompiling"), ("mm_template_autotuning",)
+    for begun in phases:
+        for phase in begun:
+            watcher.began(phase, "0/0")
+        watcher.ended(begun[-1])
+    watcher.measured(type("Metrics", (), {"graph_op_count": 1}))
+    watcher.ended("dynamo")
+    (cost,) = kernel_costs(RunReader(record.run).poll().facts("kernel"))
+    assert (cost.name, cost.tuning_s, cost.compiling_s) == ("mm (template)", 1.0, 1.0)
+    assert cost.benchmarks == 1
+
+
 def test_phases_that_torch_forgets_to_end_do_not_confuse_the_rest(
     record: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,9 +262,9 @@ def test_all_that_the_adapter_leans_on_exists_in_this_torch(record: Kept, torch:
         (torch._dynamo.utils, "add_compilation_metrics_to_chromium"),
         (torch._dynamo.convert_frame, "get_and_maybe_log_recompilation_reasons"),
     ):
-        assert hasattr(getattr(owner, name), "_torchett_original"), name
+        assert is_wrapped(owner, name), name
     events.stop_listening()
-    assert not hasattr(torch._dynamo.utils.ChromiumEventLogger.log_event_end, "_torchett_original")
+    assert not is_wrapped(torch._dynamo.utils.ChromiumEventLogger, "log_event_end")
 
 
 def test_a_function_that_moved_keeps_its_hash(tmp_path: Path) -> None:

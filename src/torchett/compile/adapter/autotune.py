@@ -9,7 +9,6 @@ Triton looks a winner up in `self.cache` by a key it makes itself. A cache that 
 what it lacks needs to know nothing of how that key is made.
 """
 
-import functools
 import hashlib
 import inspect
 import logging
@@ -20,9 +19,10 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol
 
+from torchett.compile.adapter.wrapping import wrap
+
 log = logging.getLogger("torchett")
 
-_MARK = "_torchett_original"
 _DEVICE = ("type", "cc", "major", "multi_processor_count", "warp_size")  # not which of them
 
 
@@ -153,9 +153,9 @@ def listen_to_triton(module: ModuleType, heard: Tuner) -> None:
             return configs
         return few or configs
 
-    _wrap(module.Autotuner, "__init__", made)
-    _wrap(module.Autotuner, "_bench", bench)
-    _wrap(module.Autotuner, "prune_configs", prune)
+    wrap(module.Autotuner, "__init__", made)
+    wrap(module.Autotuner, "_bench", bench)
+    wrap(module.Autotuner, "prune_configs", prune)
 
 
 def listen_to_inductor(module: ModuleType, heard: Tuner) -> None:
@@ -196,8 +196,8 @@ def listen_to_inductor(module: ModuleType, heard: Tuner) -> None:
             log.debug("torchett: a winner is not pinned: %r", error)
         return result
 
-    _wrap(module.CachingAutotuner, "benchmark_all_configs", timed)
-    _wrap(module.CachingAutotuner, "autotune_to_one_config", tune)
+    wrap(module.CachingAutotuner, "benchmark_all_configs", timed)
+    wrap(module.CachingAutotuner, "autotune_to_one_config", tune)
 
 
 def listen_to_compiler(knobs: ModuleType, heard: Tuner) -> None:
@@ -227,19 +227,6 @@ def listen_to_compiler(knobs: ModuleType, heard: Tuner) -> None:
 def is_compile_worker() -> bool:
     """Whether this is one of the processes in which Inductor compiles kernels."""
     return any("torch._inductor.compile_worker" in word for word in sys.orig_argv)
-
-
-def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    original = getattr(owner, name, None)
-    if original is None or hasattr(original, _MARK):
-        return
-
-    @functools.wraps(original)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        return around(original, *args, **kwargs)
-
-    setattr(wrapped, _MARK, original)
-    setattr(owner, name, wrapped)
 
 
 def _inductor_kernel(tuner: Any) -> tuple[Kernel, str]:
