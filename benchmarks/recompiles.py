@@ -29,15 +29,16 @@ def dlrm(backend: str) -> None:
     from dlrm.model import DLRM, PRESETS
     from torch.nn.functional import binary_cross_entropy_with_logits
 
-    config = PRESETS["tiny"]
-    model = torch.compile(DLRM(config), backend=backend)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    config = PRESETS["26-table" if device.type == "cuda" else "tiny"]
+    model = torch.compile(DLRM(config).to(device), backend=backend)
     generator = torch.Generator().manual_seed(0)
     for size in DLRM_SIZES:
         batch = click_batch(
             generator, dense_features=config.dense_features, rows=config.rows, batch_size=size
         )
-        logits = model(batch.dense, batch.ids, batch.offsets)
-        binary_cross_entropy_with_logits(logits, batch.labels).backward()
+        dense, ids, offsets, labels = (part.to(device) for part in batch)
+        binary_cross_entropy_with_logits(model(dense, ids, offsets), labels).backward()
 
 
 def gpt(backend: str) -> None:
@@ -46,14 +47,15 @@ def gpt(backend: str) -> None:
     from gpt.data import token_batch
     from gpt.model import GPT, PRESETS
 
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     config = PRESETS["tiny"]
-    model = torch.compile(GPT(config), backend=backend)
+    model = torch.compile(GPT(config).to(device), backend=backend)
     generator = torch.Generator().manual_seed(0)
     for batch, length in GPT_SIZES:
         tokens, targets = token_batch(
             generator, vocab_size=config.vocab_size, block_size=length, batch_size=batch
         )
-        model(tokens, targets).backward()
+        model(tokens.to(device), targets.to(device)).backward()
 
 
 def ragged(backend: str) -> None:
@@ -95,7 +97,9 @@ def measure(case: str, backend: str) -> list[Row]:
             "side": side,
             "graphs": found["graphs"],
             "compile_s": found["compile_s"],
-            "left": "; ".join(f"{one['kind']}: {one['reason']}" for one in found["each"]),
+            "left": "; ".join(
+                f"{one['kind']}: {one['reason']} {one['by'] or ''}" for one in found["each"]
+            ),
         }
         for side, found in sides.items()
     ]
