@@ -147,7 +147,6 @@ class CachingAutotuner:
         self.launchers = [Launcher(config) for config in configs]
         self.inductor_meta = {"kernel_name": "triton_poi_fused_add_0"}
         self.device_props, self.triton_meta = SimpleNamespace(cc=90), {"signature": {"x": "*fp32"}}
-        self.precompile_time_taken_ns = 250_000_000
 
     def benchmark_all_configs(self) -> dict[Any, float]:
         CachingAutotuner.benchmarked += 1
@@ -173,7 +172,6 @@ def test_inductors_kernels_are_pinned_too(
         assert CachingAutotuner.benchmarked == count
     (cost,) = kernel_costs(facts)
     assert (cost.origin, cost.benchmarks, cost.pinned) == ("inductor", 2, 1)
-    assert cost.compiling_s == 0.25
     other = CachingAutotuner("XBLOCK: 1024", "XBLOCK: 32")
     other.autotune_to_one_config()
     assert CachingAutotuner.benchmarked == 2

@@ -1,6 +1,8 @@
 """Reasons that torch gave, as it worded them, each put into its kind."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from torchett.compile.reasons import CAUSES, explained
 
@@ -92,6 +94,13 @@ def test_which_end_of_a_range_gave_way_is_told_by_an_older_graph() -> None:
     assert explained((guard, other)).kind == "range"
 
 
+def test_a_guard_of_the_backends_says_where_it_came_from() -> None:
+    inductor = "(_inductor/codegen/cpp.py:2273 in need_use_acc_helper)"
+    found = explained((f"0/1: 2 <= t.size()[0] <= 4096{ZERO_ONE} and {inductor}",))
+    assert (found.kind, found.by) == ("range", inductor.strip("()"))
+    assert explained((f"0/1: 2 <= t.size()[0]{ZERO_ONE}",)).by is None
+
+
 def test_the_nearest_graph_decides_and_of_the_near_ones_the_newest() -> None:
     size = "0/0: tensor 'x' size mismatch at index 0. expected 8, actual 12"
     above = "0/1: 4097 <= x.size()[0]"
@@ -106,6 +115,12 @@ def test_the_limit_is_a_kind_of_its_own() -> None:
     failed = "Dynamo recompile limit exceeded\n  exceeding the recompile_limit cache size limit"
     assert explained(("0/7: s == 2",), failed).kind == "limit"
     assert explained(("0/7: s == 2",), "ValueError").kind == "number"
+
+
+@settings(max_examples=300)
+@given(st.lists(st.one_of(st.text(), st.text("0/:=<'[]()#. tensorsize123\n")), max_size=3))
+def test_whatever_torch_says_has_some_kind(reasons: list[str]) -> None:
+    assert explained(tuple(reasons)).kind in CAUSES
 
 
 def test_every_kind_says_what_to_do() -> None:

@@ -15,9 +15,12 @@ from kept import Kept
 
 from torchett.compile import phases, watch
 from torchett.compile.adapter import events
+from torchett.compile.adapter.wrapping import is_wrapped
 from torchett.compile.facts import Compile, from_json, keep, stray_facts
+from torchett.compile.kernels import kernel_costs
 from torchett.record import api
 from torchett.record.boarding import SITE
+from torchett.runs.reader import RunReader
 
 
 def double(x: Any, scale: int = 2) -> Any:
@@ -127,6 +130,20 @@ def test_a_compile_on_another_thread_of_python_is_in_the_background(
     assert accounts["unattributed"] + accounts["effective"] > found.ns / 1e9 * 0.9
 
 
+def test_a_trainer_that_is_not_the_main_thread_is_the_one_that_opened_the_record(
+    record: Kept, torch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = torch.compile(double, backend="eager")
+
+    def train() -> None:
+        monkeypatch.setattr(api, "_trainer", threading.get_ident())
+        run(torch.ones(4))
+
+    on_a_thread(train, started_by_python=True)
+    run(torch.ones(4), 7)
+    assert [one.background for one in record.compiles()] == [False, True]
+
+
 def test_a_backward_that_the_trainer_waits_for_stops_the_trainer(record: Kept, torch: Any) -> None:
     """On a GPU the engine's own thread compiles, while the trainer waits in loss.backward()."""
     run = torch.compile(double, backend="eager")
@@ -166,6 +183,24 @@ def test_trouble_of_ours_never_reaches_the_compile(
     assert run(torch.ones(5)).item() == 10
 
 
+def test_choosing_between_templates_is_told_for_each(
+    record: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = iter(range(0, 10**10, 10**9))
+    monkeypatch.setattr(watch, "now_ns", lambda: next(ticks))
+    watcher = watch.Watcher()
+    phases = ("dynamo", "mm_template_precompiling"), ("mm_template_autotuning",)
+    for begun in phases:
+        for phase in begun:
+            watcher.began(phase, "0/0")
+        watcher.ended(begun[-1])
+    watcher.measured(type("Metrics", (), {"graph_op_count": 1}))
+    watcher.ended("dynamo")
+    (cost,) = kernel_costs(RunReader(record.run).poll().facts("kernel"))
+    assert (cost.name, cost.tuning_s, cost.compiling_s) == ("mm (template)", 1.0, 1.0)
+    assert cost.benchmarks == 1
+
+
 def test_phases_that_torch_forgets_to_end_do_not_confuse_the_rest(
     record: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,10 +215,16 @@ def test_phases_that_torch_forgets_to_end_do_not_confuse_the_rest(
     watcher.began("async_compile.wait", None)  # 20
     watcher.began("something new", None)  # 30: counts for what is around it
     watcher.ended("backend_compile")  # 40
-    watcher.measured(type("Metrics", (), {"graph_op_count": 2}))
+    kernels = '[["triton_mm", 1500000], ["triton_poi", 2500]]'
+    metrics = {"graph_op_count": 2, "triton_kernel_compile_times_us": kernels}
+    watcher.measured(type("Metrics", (), metrics))
     watcher.ended("dynamo")  # 50
     (found,) = record.compiles()
     assert dict(found.by_ns) == {"dynamo": 20, "backend": 10, "triton": 20}
+    costs = kernel_costs(RunReader(record.run).poll().facts("kernel"))
+    assert [(one.name, one.compiling_s) for one in costs] == [
+        ("triton_mm", 1.5), ("triton_poi", 0.0025),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -221,9 +262,9 @@ def test_all_that_the_adapter_leans_on_exists_in_this_torch(record: Kept, torch:
         (torch._dynamo.utils, "add_compilation_metrics_to_chromium"),
         (torch._dynamo.convert_frame, "get_and_maybe_log_recompilation_reasons"),
     ):
-        assert hasattr(getattr(owner, name), "_torchett_original"), name
+        assert is_wrapped(owner, name), name
     events.stop_listening()
-    assert not hasattr(torch._dynamo.utils.ChromiumEventLogger.log_event_end, "_torchett_original")
+    assert not is_wrapped(torch._dynamo.utils.ChromiumEventLogger, "log_event_end")
 
 
 def test_a_function_that_moved_keeps_its_hash(tmp_path: Path) -> None:

@@ -514,5 +514,3 @@ class _nothing:  # noqa: N801  (a context that does nothing)
 
     def __exit__(self, *_: object) -> None:
         pass
-
-

@@ -16,7 +16,7 @@ from torchett.model.errors import EttError, InputError, RunError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from torchett.compile.doctor import Diagnosis
+    from torchett.compile.doctor import Diagnosis, Recompile
     from torchett.compile.facts import Compile
     from torchett.compile.learned import Workload
     from torchett.runs.reader import RunReader
@@ -73,6 +73,7 @@ def _as_json(diagnosis: "Diagnosis") -> dict[str, Any]:
 
 def _page(title: str, diagnosis: "Diagnosis", notes: list[str]) -> "RenderableType":
     from rich.console import Group
+    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
@@ -95,14 +96,15 @@ def _page(title: str, diagnosis: "Diagnosis", notes: list[str]) -> "RenderableTy
                     style="green" if cause.cured else "yellow")  # fmt: skip
         parts.append(line)
         if not cause.cured:
-            parts.append(Text(f"{'':19}{cause.advice}", style="dim"))
+            parts.append(Padding(Text(cause.advice, style="dim"), (0, 0, 0, 19)))
         table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 1))
-        for one in its[:8]:
-            where = one.id if not one.rank else f"{one.id} rank {one.rank}"
-            table.add_row(" " * 17, where, f"{one.ns / 1e9:.2f} s", Text(one.reason.text),
-                          Text(_short_place(one.place), style="dim"))  # fmt: skip
-        if len(its) > 8:
-            table.add_row("", f"{len(its) - 8} more", "", "", "")
+        alike = _alike(its)
+        for (text, place), same in alike[:8]:
+            ids = " ".join(dict.fromkeys(one.id for one in same[:4])) + (" …" if same[4:] else "")
+            cost = f"{sum(one.ns for one in same) / 1e9:.2f} s"
+            table.add_row("   ", ids, cost, f"{len(same)} ×", Text(text), Text(place, style="dim"))
+        if len(alike) > 8:
+            table.add_row("", f"{len(alike) - 8} more")
         parts += [table, Text()]
     if diagnosis.sources:
         value = render(diagnosis.sources, by_dimension=takes_dimensions())
@@ -118,6 +120,16 @@ def _page(title: str, diagnosis: "Diagnosis", notes: list[str]) -> "RenderableTy
         parts.append(Text(f"{UNBACKED}={_quoted(value)}", overflow="fold"))
     parts += [Text(f"note: {note}", style="yellow") for note in notes]
     return Group(*parts)
+
+
+def _alike(its: "list[Recompile]") -> "list[tuple[tuple[str, str], list[Recompile]]]":
+    """Recompiles of one place for one reason together, whatever the objects' addresses."""
+    found: dict[tuple[str, str], list[Recompile]] = {}
+    for one in its:
+        text = re.sub(r"\d{9,}", "…", one.reason.text)
+        text += f" ({one.reason.by})" if one.reason.by else ""
+        found.setdefault((text, _short_place(one.place)), []).append(one)
+    return sorted(found.items(), key=lambda item: -sum(one.ns for one in item[1]))
 
 
 def _quoted(value: str) -> str:
@@ -255,14 +267,13 @@ def _workload(command: tuple[str, ...]) -> Path:
 @speaks_plainly
 def kernels(run: str, as_json: bool, prune: int | None) -> None:
     """List the kernels that cost most to tune and compile."""
-    from torchett.compile.facts import stray_facts
+    from torchett.compile.facts import KERNEL, stray_facts
     from torchett.compile.kernels import kernel_costs
-    from torchett.compile.pins import KIND
     from torchett.runs.folder import find_run
     from torchett.runs.reader import RunReader
 
     reader = RunReader(find_run(run)).poll()
-    facts = [*reader.facts(KIND), *stray_facts(reader.run, KIND)]
+    facts = [*reader.facts(KERNEL), *stray_facts(reader.run, KERNEL)]
     costs = kernel_costs(facts)
     pruned = _prune(facts, prune) if prune else {}
     benchmarks = sum(one.benchmarks for one in costs)

@@ -13,7 +13,7 @@ from torchett.cli.compile import compile_
 from torchett.cli.exchange import export, import_
 from torchett.cli.speak import print_json, print_rich, speaks_plainly
 from torchett.cli.startup import startup
-from torchett.model.errors import EttError
+from torchett.model.errors import EttError, InputError
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -100,6 +100,10 @@ def run(
         pins=pins and not as_is,
         audit=audit,
     )
+    if as_is and dynamic_sources is not None:
+        raise InputError(
+            "ett run: --dynamic-sources changes the command, --as-is does not: drop one"
+        )
     options = Options(
         command=command,
         job=job,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchett.compile.facts import Compile
-from torchett.compile.reasons import CAUSES, Kind, Reason, explained
+from torchett.compile.reasons import CAUSES, Kind, Reason, explained, is_limit
 from torchett.compile.sources import Dims, merged
 
 _LEARNED: frozenset[Kind] = frozenset({"size", "number", "duck"})
@@ -42,6 +42,7 @@ class Recompile:
             "source": self.reason.source,
             "dim": self.reason.dim,
             "reason": self.reason.text,
+            "by": self.reason.by,
             "seconds": self.ns / 1e9,
         }
 
@@ -132,12 +133,9 @@ def diagnose(compiles: Sequence[tuple[int, int, Compile]]) -> Diagnosis:
             ns=ns,
         )
         for attempt, rank, one, ns in forwards
-        if one.reasons or (one.failed and "recompile_limit" in one.failed)
+        if one.reasons or is_limit(one.failed)
     )
-    graphs = sum(
-        one.part == "forward" and explained(one.reasons, one.failed).kind != "limit"
-        for _, _, one, _ in forwards
-    )
+    graphs = sum(one.part == "forward" and not is_limit(one.failed) for _, _, one, _ in forwards)
     return Diagnosis(
         graphs=graphs,
         ns=sum(one.ns for _, _, one in compiles),

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 from torchett.record import api
 
 KIND: Final = "compile"  # of the notes
+KERNEL: Final = "kernel"  # of those about single kernels
 
 Cause = Literal["dynamo", "backend", "triton", "autotune", "cache_load"]
 CAUSES: Final[tuple[Cause, ...]] = ("dynamo", "backend", "triton", "autotune", "cache_load")

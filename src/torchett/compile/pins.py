@@ -24,18 +24,18 @@ from typing import Any
 
 from torchett.compile.adapter import autotune
 from torchett.compile.adapter.autotune import Kernel, Tuned
-from torchett.compile.facts import keep
+from torchett.compile.facts import KERNEL, keep
 from torchett.record.boarding import when_imported
 
-KIND = "kernel"
 FORMAT = "pin/1"
 _MOST_FACTS = 1000
-_MOST_TIMINGS = 8
 logger = logging.getLogger("torchett")
 
 
 def board() -> None:
     """Watch kernels being tuned, and use pins where ETT_PINS=1."""
+    if autotune.is_compile_worker():
+        return
     when_imported("triton.runtime.autotuner", _watch_triton)
     when_imported("torch._inductor.runtime.triton_heuristics", _watch_inductor)
     when_imported("triton.knobs", _watch_compiler)
@@ -88,7 +88,6 @@ class Pins:
             what.key,
             what.winner,
             tuning_s=what.tuning_s,
-            compiling_s=what.compiling_s,
             benchmarks=len(what.timings_ms),
         )
         if os.environ.get("ETT_PINS") == "1":
@@ -104,14 +103,14 @@ class Pins:
     def compiled(self, name: str, seconds: float) -> None:
         self._facts += 1
         if self._facts <= _MOST_FACTS:
-            keep(KIND, {"kernel": name, "compiling_s": round(seconds, 6)})
+            keep(KERNEL, {"kernel": name, "compiling_s": round(seconds, 6)})
 
     def _note(self, kernel: Kernel, key: str, winner: str, **took: Any) -> None:
         self._facts += 1
         if self._facts <= _MOST_FACTS:
             about = {"kernel": kernel.name, "origin": kernel.origin, "source": kernel.source[:16]}
             told = {"key": key[:200], "winner": winner, "pins": str(pins_folder())}
-            keep(KIND, about | told | took)
+            keep(KERNEL, about | told | took)
 
 
 def pin_path(folder: Path, kernel: Kernel, key: str) -> Path:

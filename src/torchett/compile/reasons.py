@@ -139,6 +139,7 @@ class Reason:
     text: str
     source: str | None = None
     dim: int | None = None
+    by: str | None = None  # where torch chose by a size: FILE:LINE in FUNCTION
 
 
 _SIZE = re.compile(
@@ -155,6 +156,7 @@ _DIM = re.compile(r"(?P<name>[\w.\[\]'\"]+)\.(?:size|stride)\(\)\[(?P<dim>\d+)\]
 _BOUNDS = re.compile(
     r"(?:(?P<least>\d+) <= )?(?P<name>[^\s<>=]+)\.size\(\)\[(?P<dim>\d+)\](?: <= (?P<most>\d+))?"
 )
+_BY = re.compile(r"\((?P<by>_\w+/[\w/]+\.py:\d+ in \w+)\)")
 _ID = re.compile(r"(?P<id>[\w!]+/(?P<number>\d+)(?:_\d+)?): ")
 
 
@@ -169,12 +171,18 @@ def explained(reasons: tuple[str, ...], failed: str | None = None) -> Reason:
     A graph whose guard failed on a size or a number fits in all else, so it is nearer than one
     of another structure. Of those the newest allows most: what differed once is dynamic in it.
     """
-    if failed and "recompile_limit" in failed:
-        return Reason(kind="limit", text=failed.partition("\n")[0])
+    if is_limit(failed):
+        return Reason(kind="limit", text=(failed or "").partition("\n")[0])
     if not reasons:
         return Reason(kind="unknown", text="")
     found = [_one(reason, reasons) for reason in sorted(reasons, key=_number, reverse=True)]
     return next((reason for reason in found if reason.kind in _CLOSE), found[0])
+
+
+def is_limit(failed: str | None) -> bool:
+    """Whether a compile failed because there had been too many of them."""
+    words = ("recompile_limit", "cache_size_limit", "Hard failure due to f")
+    return failed is not None and any(word in failed for word in words)
 
 
 def _one(reason: str, reasons: tuple[str, ...]) -> Reason:
@@ -249,7 +257,8 @@ def _about_sizes(text: str, head: str, reasons: tuple[str, ...]) -> Reason:
         least, most = bounds["least"], bounds["most"]
         low = actual < int(least) if actual is not None and least else not most
         kind = "zero_one" if low and least and int(least) <= 2 else "range"
-    return Reason(kind=kind, text=text, source=source, dim=dim)
+    chose = _BY.findall(head)
+    return Reason(kind=kind, text=text, source=source, dim=dim, by=chose[-1] if chose else None)
 
 
 def _actual(name: str, dim: int, reasons: tuple[str, ...]) -> int | None:

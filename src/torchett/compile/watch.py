@@ -12,6 +12,7 @@ waits in `loss.backward()`: if that is the trainer's, it stops the trainer, too.
 """
 
 import hashlib
+import json
 import threading
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from torchett.compile.adapter import events
-from torchett.compile.facts import KIND, Compile, Part, keep
+from torchett.compile.facts import KERNEL, KIND, Compile, Part, keep
 from torchett.compile.phases import Phases, part_of
 from torchett.record import api
 from torchett.record.boarding import when_imported
@@ -35,7 +36,9 @@ _ROOTS: Final = (  # what counts on another thread than the trainer's; others he
     "cudagraph",
 )
 _MOST_REASONS = 8
-_MOST_WORDS = 400
+_MOST_KERNELS = 100
+_TEMPLATE: Final = ("_template_autotuning", "_template_precompiling")
+_MOST_WORDS = 1200
 _SHORT_NS = 5_000_000  # a frame without a graph that took less is a span, but no fact
 _MOST_IDS = 4096
 
@@ -66,6 +69,8 @@ class _Running:
     span: Any
     phases: Phases = field(default_factory=Phases)
     caches: Counter[str] = field(default_factory=Counter)
+    choosing: dict[str, int] = field(default_factory=dict)  # phase → begin, of Inductor's choices
+    chosen: list[tuple[str, int]] = field(default_factory=list)  # between templates: phase, time
     reasons: tuple[str, ...] = ()
     metrics: Any = None
 
@@ -90,11 +95,17 @@ class Watcher:
             self._settle()
             running = self._here.running = self._open(phase, compile_id or "-", ident, now)
         running.phases.began(phase, now)
+        if phase.endswith(_TEMPLATE):
+            running.choosing[phase] = now
 
     def ended(self, phase: str) -> None:
         running: _Running | None = getattr(self._here, "running", None)
         now = now_ns()
-        if running is None or not running.phases.ended(phase, now):
+        if running is None:
+            return
+        if phase in running.choosing:
+            running.chosen.append((phase, now - running.choosing.pop(phase)))
+        if not running.phases.ended(phase, now):
             return
         self._here.running = None
         account = "recompile" if running.again else "pt2_compile"
@@ -113,7 +124,7 @@ class Watcher:
 
     def failed_guards(self, reasons: list[str]) -> None:
         running: _Running | None = getattr(self._here, "running", None)
-        if running is not None:
+        if running is not None and not running.reasons:
             running.reasons = tuple(_short(reason) for reason in reasons[:_MOST_REASONS])
 
     def measured(self, metrics: Any) -> None:
@@ -178,6 +189,8 @@ class Watcher:
             caches=dict(running.caches),
         )
         keep(KIND, self._placed(fact, metrics).to_json())
+        for kernel, took in [*_kernels(metrics), *_templates(running.chosen)][:_MOST_KERNELS]:
+            keep(KERNEL, {"kernel": kernel, "origin": "inductor", **took})
 
     def _placed(self, fact: Compile, metrics: Any) -> Compile:
         """The fact with the function it is about: a backward's is its forward's."""
@@ -193,6 +206,27 @@ class Watcher:
         return replace(
             fact, name=name, file=file, line=line, code=source_hash(file, line), sources=sources
         )
+
+
+def _kernels(metrics: Any) -> list[tuple[str, dict[str, float]]]:
+    """The kernels that took longest to compile, and how long, as the metrics tell."""
+    told = getattr(metrics, "triton_kernel_compile_times_us", None)
+    try:
+        return [(str(name), {"compiling_s": us / 1e6}) for name, us in json.loads(told or "[]")]
+    except (TypeError, ValueError):
+        return []
+
+
+def _templates(chosen: list[tuple[str, int]]) -> list[tuple[str, dict[str, float]]]:
+    """What it took to choose between implementations of a matrix product and its like."""
+    found = []
+    for phase, ns in chosen:
+        name, _, what = phase.rpartition("_template_")
+        took = {"compiling_s": ns / 1e9}
+        if what == "autotuning":
+            took = {"tuning_s": ns / 1e9, "benchmarks": 1}  # of all its candidates
+        found.append((f"{name} (template)", took))
+    return found
 
 
 def source_hash(file: str, line: int) -> str | None:
@@ -211,7 +245,7 @@ def source_hash(file: str, line: int) -> str | None:
 
 
 def _short(reason: Any) -> str:
-    return str(reason).strip()[:_MOST_WORDS]
+    return str(reason).partition("\nUser stack trace")[0].strip()[:_MOST_WORDS]
 
 
 _watcher = Watcher()

@@ -9,7 +9,6 @@ Triton looks a winner up in `self.cache` by a key it makes itself. A cache that 
 what it lacks needs to know nothing of how that key is made.
 """
 
-import functools
 import hashlib
 import inspect
 import logging
@@ -20,9 +19,10 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol
 
+from torchett.compile.adapter.wrapping import wrap
+
 log = logging.getLogger("torchett")
 
-_MARK = "_torchett_original"
 _DEVICE = ("type", "cc", "major", "multi_processor_count", "warp_size")  # not which of them
 
 
@@ -46,7 +46,6 @@ class Tuned:
     winner: str
     timings_ms: tuple[tuple[str, float], ...]
     tuning_s: float
-    compiling_s: float = 0.0
 
 
 class Tuner(Protocol):
@@ -154,9 +153,9 @@ def listen_to_triton(module: ModuleType, heard: Tuner) -> None:
             return configs
         return few or configs
 
-    _wrap(module.Autotuner, "__init__", made)
-    _wrap(module.Autotuner, "_bench", bench)
-    _wrap(module.Autotuner, "prune_configs", prune)
+    wrap(module.Autotuner, "__init__", made)
+    wrap(module.Autotuner, "_bench", bench)
+    wrap(module.Autotuner, "prune_configs", prune)
 
 
 def listen_to_inductor(module: ModuleType, heard: Tuner) -> None:
@@ -191,19 +190,21 @@ def listen_to_inductor(module: ModuleType, heard: Tuner) -> None:
                         winner=str(tuner.launchers[0].config),
                         timings_ms=tuple((str(k.config), float(ms)) for k, ms in timings.items()),
                         tuning_s=time.perf_counter() - began,
-                        compiling_s=getattr(tuner, "precompile_time_taken_ns", 0) / 1e9,
                     )
                 )
         except Exception as error:
             log.debug("torchett: a winner is not pinned: %r", error)
         return result
 
-    _wrap(module.CachingAutotuner, "benchmark_all_configs", timed)
-    _wrap(module.CachingAutotuner, "autotune_to_one_config", tune)
+    wrap(module.CachingAutotuner, "benchmark_all_configs", timed)
+    wrap(module.CachingAutotuner, "autotune_to_one_config", tune)
 
 
 def listen_to_compiler(knobs: ModuleType, heard: Tuner) -> None:
-    """Hear how long each kernel took to compile. For `triton.knobs`; a listener there is kept."""
+    """Hear how long a user's kernel took to compile. For `triton.knobs`; a listener is kept.
+
+    Inductor compiles its own in other processes and tells with its metrics: see `compile.watch`.
+    """
     compilation: Any = getattr(knobs, "compilation", None)
     if not hasattr(compilation, "listener"):
         return
@@ -213,7 +214,8 @@ def listen_to_compiler(knobs: ModuleType, heard: Tuner) -> None:
         try:
             if not told.get("cache_hit"):
                 name = told["metadata"].get("name") or getattr(told["src"], "name", "?")
-                heard.compiled(str(name), told["times"].total / 1e6)
+                if not str(name).startswith("triton_"):
+                    heard.compiled(str(name), told["times"].total / 1e6)
         except Exception as error:
             log.debug("torchett: a kernel's compile is not observed: %r", error)
         if before is not None:
@@ -222,17 +224,9 @@ def listen_to_compiler(knobs: ModuleType, heard: Tuner) -> None:
     compilation.listener = listen
 
 
-def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    original = getattr(owner, name, None)
-    if original is None or hasattr(original, _MARK):
-        return
-
-    @functools.wraps(original)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        return around(original, *args, **kwargs)
-
-    setattr(wrapped, _MARK, original)
-    setattr(owner, name, wrapped)
+def is_compile_worker() -> bool:
+    """Whether this is one of the processes in which Inductor compiles kernels."""
+    return any("torch._inductor.compile_worker" in word for word in sys.orig_argv)
 
 
 def _inductor_kernel(tuner: Any) -> tuple[Kernel, str]:

@@ -7,10 +7,9 @@
 
 All of it runs while torch compiles and at no other time. It belongs to modules and classes, not
 to lists of callbacks, so `torch._dynamo.reset()` does not end it. torch 2.11 and 2.13 have all of
-it; what a version lacks is left out, and `Compiler` hears less.
+it; what a version lacks is left out, and a `Listener` hears less.
 """
 
-import functools
 import logging
 import sys
 import threading
@@ -18,12 +17,12 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Protocol
 
+from torchett.compile.adapter.wrapping import unwrap, wrap
+
 log = logging.getLogger("torchett")
 
-_MARK = "_torchett_original"
 
-
-class Compiler(Protocol):
+class Listener(Protocol):
     """Who listens. Called on the thread that compiles."""
 
     def began(self, phase: str, compile_id: str | None) -> None: ...
@@ -38,7 +37,7 @@ class Compiler(Protocol):
     def failed_guards(self, reasons: list[str]) -> None: ...
 
 
-def listen_to_phases(utils: ModuleType, heard: Compiler) -> None:
+def listen_to_phases(utils: ModuleType, heard: Listener) -> None:
     """Tell `heard` of every phase, event and metric. For `torch._dynamo.utils`."""
     events = utils.ChromiumEventLogger
 
@@ -60,13 +59,13 @@ def listen_to_phases(utils: ModuleType, heard: Compiler) -> None:
         _tell(heard.measured, metrics)
         return original(metrics, *args, **kwargs)
 
-    _wrap(events, "log_event_start", start)
-    _wrap(events, "log_event_end", end)
-    _wrap(events, "log_instant_event", instant)
-    _wrap(utils, "add_compilation_metrics_to_chromium", measure)
+    wrap(events, "log_event_start", start)
+    wrap(events, "log_event_end", end)
+    wrap(events, "log_instant_event", instant)
+    wrap(utils, "add_compilation_metrics_to_chromium", measure)
 
 
-def listen_to_reasons(convert_frame: ModuleType, heard: Compiler) -> None:
+def listen_to_reasons(convert_frame: ModuleType, heard: Listener) -> None:
     """Tell `heard` which guard of each earlier graph failed. For `torch._dynamo.convert_frame`."""
 
     def reasons(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -74,39 +73,17 @@ def listen_to_reasons(convert_frame: ModuleType, heard: Compiler) -> None:
         _tell(heard.failed_guards, [str(reason) for reason in found])
         return found
 
-    _wrap(convert_frame, "get_and_maybe_log_recompilation_reasons", reasons)
+    wrap(convert_frame, "get_and_maybe_log_recompilation_reasons", reasons)
 
 
 def stop_listening() -> None:
     """Put everything back as torch has it."""
     utils, frame = (sys.modules.get(f"torch._dynamo.{m}") for m in ("utils", "convert_frame"))
-    for owner, names in (
-        (getattr(utils, "ChromiumEventLogger", None), ("log_event_start", "log_event_end")),
-        (getattr(utils, "ChromiumEventLogger", None), ("log_instant_event",)),
-        (utils, ("add_compilation_metrics_to_chromium",)),
-        (frame, ("get_and_maybe_log_recompilation_reasons",)),
-    ):
-        for name in names:
-            original = getattr(getattr(owner, name, None), _MARK, None)
-            if original is not None:
-                setattr(owner, name, original)
-
-
-def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """Have `around(original, *args)` called in place of a function; once only, if there is one."""
-    original = getattr(owner, name, None)
-    if original is None:
-        log.debug("torchett: this torch has no %s", name)
-        return
-    if hasattr(original, _MARK):
-        return
-
-    @functools.wraps(original)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        return around(original, *args, **kwargs)
-
-    setattr(wrapped, _MARK, original)
-    setattr(owner, name, wrapped)
+    events = getattr(utils, "ChromiumEventLogger", None)
+    for name in ("log_event_start", "log_event_end", "log_instant_event"):
+        unwrap(events, name)
+    unwrap(utils, "add_compilation_metrics_to_chromium")
+    unwrap(frame, "get_and_maybe_log_recompilation_reasons")
 
 
 def _tell(listener: Callable[..., None], *words: Any) -> None:
