@@ -19,6 +19,7 @@ LEANS = {
     "launch": {"model", "record", "ledger", "runs"},
     "report": {"model", "ledger"},
     "startup": {"model", "record"},
+    "sinks": {"model", "ledger", "runs"},
 }
 ROOMS = [path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()]
 

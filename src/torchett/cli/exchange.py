@@ -2,6 +2,7 @@
 
 import io
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from torchett.cli.speak import speaks_plainly
 from torchett.model.errors import InputError
 
 _IMPORTS = ["events", "goodput", "torchtitan", "log", "csv"]
-_EXPORTS = ["events"]
+_EXPORTS = ["events", "perfetto", "tensorboard", "wandb", "mlflow"]
 
 
 @click.command("import")
@@ -106,18 +107,45 @@ def _lines(path: Path) -> list[str]:
 @click.command()
 @click.argument("run")
 @click.option("--format", "form", default="events", type=click.Choice(_EXPORTS), show_default=True)
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="A file; else stdout.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="A file (else stdout), or DIR."
+)
 @speaks_plainly
 def export(run: str, form: str, output: Path | None) -> None:
-    """Write a run for other tools."""
+    """Write a run for other tools.
+
+    \b
+    events       the interchange format events/1
+    perfetto     Chrome-trace JSON for ui.perfetto.dev, one track per rank
+    tensorboard  event files in DIR
+    wandb        an offline run in DIR, for `wandb sync`
+    mlflow       a run in a store at DIR, for `mlflow ui --backend-store-uri DIR`
+    """
+    from importlib import import_module
+
     from torchett.runs import events
     from torchett.runs.files import write_whole
     from torchett.runs.folder import find_run
     from torchett.runs.reader import RunReader
 
-    lines = events.write(RunReader(find_run(run)).poll().history())
-    if output is None:
+    reader = RunReader(find_run(run)).poll()
+    if form in ("events", "perfetto"):
+        lines: Iterator[str]
+        if form == "events":
+            lines = (line + "\n" for line in events.write(reader.history()))
+        else:
+            from torchett.sinks import perfetto
+
+            lines = perfetto.write(reader.ledger(), reader.history())
+        if output is not None:
+            write_whole(output, lines)
+            return
         for line in lines:
-            click.echo(line)
-    else:
-        write_whole(output, (line + "\n" for line in lines))
+            click.echo(line, nl=False)
+        return
+    if output is None:
+        raise InputError(f"--format {form}: expected a folder to write to (-o DIR), found none")
+    if output.exists() and not output.is_dir():
+        raise InputError(f"{output}: expected a folder, found a file")
+    import_module(f"torchett.sinks.{form}").write(reader.ledger(), reader.history(), output)
+    click.echo(f"ett: {output} written", err=True)
