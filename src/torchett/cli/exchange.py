@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from torchett.cli.speak import speaks_plainly
-from torchett.model.errors import InputError
+from torchett.model.errors import EttError, InputError, RunError
 
 _IMPORTS = ["events", "goodput", "torchtitan", "log", "csv"]
 _EXPORTS = ["events", "perfetto", "tensorboard", "wandb", "mlflow"]
@@ -147,5 +147,12 @@ def export(run: str, form: str, output: Path | None) -> None:
         raise InputError(f"--format {form}: expected a folder to write to (-o DIR), found none")
     if output.exists() and not output.is_dir():
         raise InputError(f"{output}: expected a folder, found a file")
-    import_module(f"torchett.sinks.{form}").write(reader.ledger(), reader.history(), output)
+    sink = import_module(f"torchett.sinks.{form}")
+    try:
+        sink.write(reader.ledger(), reader.history(), output)
+    except EttError:
+        raise
+    except Exception as error:  # the other tool's: what it says, on one line
+        said = " ".join(str(error).split())[:300]
+        raise RunError(f"{output}: {form} did not take it: {said}") from error
     click.echo(f"ett: {output} written", err=True)

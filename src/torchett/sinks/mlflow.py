@@ -24,17 +24,22 @@ def write(ledger: Ledger, history: History, folder: Path) -> None:
     known = client.get_experiment_by_name("torchett")
     experiment = known.experiment_id if known else client.create_experiment("torchett")
     found = points(ledger, history)
-    begin_ms = int((found[0].wall_s - found[0].at_s) * 1000) if found else None
+    begin_ms = _ms(found[0].wall_s - found[0].at_s) if found else None
     run = client.create_run(experiment, run_name=ledger.job, start_time=begin_ms)
     metrics = [
-        Metric(name, value, int(point.wall_s * 1000), round(point.at_s))
+        Metric(name, value, _ms(point.wall_s), round(point.at_s))
         for point in found
         for name, value in point.values.items()
     ]
-    last_ms = int(found[-1].wall_s * 1000) if found else 0
+    last_ms = _ms(found[-1].wall_s) if found else 0
     metrics += [Metric(name, value, last_ms, 0) for name, value in final(ledger).items()]
     params = [Param("ranks", str(ledger.ranks)), Param("attempts", str(len(ledger.attempts)))]
     for at in range(0, len(metrics), _BATCH):
         client.log_batch(run.info.run_id, metrics=metrics[at : at + _BATCH], params=params)
         params = []
     client.set_terminated(run.info.run_id, end_time=last_ms or None)
+
+
+def _ms(wall_s: float) -> int:
+    """Milliseconds since the epoch; a job on a clock of its own may begin before it."""
+    return max(0, int(wall_s * 1000))

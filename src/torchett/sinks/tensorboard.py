@@ -11,10 +11,10 @@ from torchett.sinks.scalars import final, points
 def write(ledger: Ledger, history: History, folder: Path) -> None:
     """Write event files into the folder; a point's step is its whole second in the job."""
     try:
-        from torch.utils.tensorboard import SummaryWriter
+        from tensorboardX import SummaryWriter
     except ImportError:
         try:
-            from tensorboardX import SummaryWriter
+            from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise RunError(
                 "tensorboard: not installed; pip install 'torchett[tensorboard]'"
