@@ -305,9 +305,8 @@ def _history(
     draft = Draft(job)
     usual = pace([seen.ticks for seen in attempts])
     draft.notes.append(
-        f"read as a log of {dialect.name}: {sum(len(s.ticks) for s in attempts)} lines of steps,"
-        f" {len(attempts)} attempts; what happened before an attempt's first line of a step is"
-        " not known"
+        f"read as a log of {dialect.name}; lines of steps: {sum(len(s.ticks) for s in attempts)},"
+        f" attempts: {len(attempts)}; what came before an attempt's first such line is not known"
     )
     stalls, over_s = 0, 0.0
     for seen in attempts:
@@ -315,8 +314,8 @@ def _history(
         stalls, over_s = stalls + gaps, over_s + seconds
     if stalls:
         draft.notes.append(
-            f"{stalls} steps took more than {told.stall:g} × the usual {usual.step_s:.3f} s; what"
-            f" was over, {over_s:.1f} s, is other_in_loop where no line explains it"
+            f"steps of more than {told.stall:g} × the usual {usual.step_s:.3f} s: {stalls}; what was"
+            f" over, {over_s:.1f} s, is other_in_loop where no line explains it"
         )
     if not clock.stamped:
         draft.notes.append("no time stamps: time is pieced together from what lines of steps say")
@@ -325,9 +324,9 @@ def _history(
             f"time stamps go back by up to {clock.back_s:.1f} s: held where they were"
         )
     if log.repeated:
-        draft.notes.append(f"{log.repeated} lines repeat the step before them: left out")
+        draft.notes.append(f"lines that repeat the step before them: {log.repeated}, left out")
     if log.untimed:
-        draft.notes.append(f"{log.untimed} lines of steps have no time: left out")
+        draft.notes.append(f"lines of steps without a time: {log.untimed}, left out")
     draft.tell(told, name)
     return draft.history(told.ranks)
 
