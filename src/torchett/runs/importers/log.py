@@ -314,8 +314,8 @@ def _history(
         stalls, over_s = stalls + gaps, over_s + seconds
     if stalls:
         draft.notes.append(
-            f"steps of more than {told.stall:g} × the usual {usual.step_s:.3f} s: {stalls}; what was"
-            f" over, {over_s:.1f} s, is other_in_loop where no line explains it"
+            f"steps of more than {told.stall:g} × the usual {usual.step_s:.3f} s: {stalls}; what"
+            f" was over, {over_s:.1f} s, is other_in_loop where no line explains it"
         )
     if not clock.stamped:
         draft.notes.append("no time stamps: time is pieced together from what lines of steps say")

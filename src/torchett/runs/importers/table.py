@@ -102,8 +102,8 @@ def _history(
     draft.notes.append("each row is the end of a step: when an attempt's first began is not known")
     if stalls:
         draft.notes.append(
-            f"steps of more than {told.stall:g} × the usual {usual.step_s:.3f} s: {stalls}; what was"
-            f" over, {over_s:.1f} s, is other_in_loop"
+            f"steps of more than {told.stall:g} × the usual {usual.step_s:.3f} s: {stalls}; what"
+            f" was over, {over_s:.1f} s, is other_in_loop"
         )
     if repeated:
         draft.notes.append(f"rows that repeat the step before them: {repeated}, left out")
