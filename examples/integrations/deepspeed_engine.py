@@ -1,4 +1,4 @@
-"""DeepSpeed: an engine with gradient accumulation and checkpoints, on the CPU (DS_ACCELERATOR=cpu)."""
+"""DeepSpeed: an engine with gradient accumulation and checkpoints (DS_ACCELERATOR=cpu here)."""
 
 import argparse
 import os
