@@ -302,7 +302,7 @@ def _history(
     log: _Log,
     clock: _Clock,
 ) -> History:
-    draft = Draft(job)
+    draft = Draft(job, name)
     usual = pace([seen.ticks for seen in attempts])
     draft.notes.append(
         f"read as a log of {dialect.name}; lines of steps: {sum(len(s.ticks) for s in attempts)},"
@@ -327,7 +327,7 @@ def _history(
         draft.notes.append(f"lines that repeat the step before them: {log.repeated}, left out")
     if log.untimed:
         draft.notes.append(f"lines of steps without a time: {log.untimed}, left out")
-    draft.tell(told, name)
+    draft.tell(told)
     return draft.history(told.ranks)
 
 
