@@ -188,6 +188,43 @@ def test_a_sink_that_is_not_installed_is_one_line(form: str, ett: Any, tmp_path:
     assert not (tmp_path / "o").exists()
 
 
+def test_a_running_job_is_followed_to_its_end(tmp_path: Path) -> None:
+    from torchett.record.attempts import AttemptLog
+    from torchett.record.clock import anchor, now_ns
+    from torchett.runs.reader import RunReader
+    from torchett.sinks.feed import follow
+
+    log = AttemptLog(tmp_path / "job", job="job", node=0, anchor=anchor())
+    log.append({"event": "start", "attempt": 0, "t_ns": now_ns()})
+    seen: list[Any] = []
+    looks = 0
+
+    class Sink:
+        def log(self, point: Any) -> None:
+            seen.append(point)
+
+        def close(self, ledger: Any) -> None:
+            seen.append(ledger.to_json()["attempts"])
+
+    def wait() -> None:
+        nonlocal looks
+        looks += 1
+        log.beat()
+        if looks == 2:
+            log.append({"event": "end", "attempt": 0, "t_ns": now_ns(), "outcome": "success"})
+
+    follow(Sink(), RunReader(tmp_path / "job"), wait)
+    assert looks == 3  # one look more after the end: no other attempt came
+    assert [point.at_s for point in seen[:3]] == sorted(point.at_s for point in seen[:3])
+    assert seen[-1] == 1
+
+
+def test_only_sinks_follow(ett: Any) -> None:
+    said = ett("export", "toy", "--follow", "3")
+    assert said.exit_code == 2
+    assert "--follow: expected tensorboard, wandb or mlflow, found events" in said.stderr
+
+
 def test_a_sink_needs_a_folder(ett: Any, tmp_path: Path) -> None:
     said = ett("export", "toy", "--format", "wandb")
     assert said.exit_code == 2
@@ -198,6 +235,6 @@ def test_a_sink_needs_a_folder(ett: Any, tmp_path: Path) -> None:
 
 
 def test_the_frameworks_are_not_needed_to_import_a_sink() -> None:
-    for name in ("tensorboard", "wandb", "mlflow", "perfetto", "scalars"):
+    for name in ("tensorboard", "wandb", "mlflow", "perfetto", "feed"):
         assert importlib.util.find_spec(f"torchett.sinks.{name}") is not None
         __import__(f"torchett.sinks.{name}")

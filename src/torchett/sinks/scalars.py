@@ -50,6 +50,13 @@ def points(ledger: Ledger, history: History, count: int = POINTS) -> list[Point]
     return out
 
 
+def now(ledger: Ledger) -> Point:
+    """The scalars as of the ledger, of a run on the wall clock."""
+    values = {"ett/percent": ledger.ett_percent}
+    values |= {f"ett/seconds/{group}": ns / 1e9 for group, ns in ledger.groups.items()}
+    return Point(at_s=ledger.window_ns / 1e9, wall_s=ledger.window.end_ns / 1e9, values=values)
+
+
 def _grown(
     ledger: Ledger, history: History, times: npt.NDArray[np.int64]
 ) -> dict[str, npt.NDArray[np.float64]]:

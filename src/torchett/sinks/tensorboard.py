@@ -1,15 +1,34 @@
-"""A run as TensorBoard event files: scalars over the job, final figures, the report as text."""
+"""A run as TensorBoard event files: scalars over the job, final figures, the accounts as text."""
 
 from pathlib import Path
+from typing import Any
 
-from torchett.ledger.history import History
 from torchett.ledger.ledger import Ledger
 from torchett.model.errors import RunError
-from torchett.sinks.scalars import final, points
+from torchett.sinks.scalars import Point, final
 
 
-def write(ledger: Ledger, history: History, folder: Path) -> None:
-    """Write event files into the folder; a point's step is its whole second in the job."""
+class TensorBoard:
+    """Event files in a folder; a point's step is its whole second in the job."""
+
+    def __init__(self, folder: Path, ledger: Ledger) -> None:
+        self._writer = _writer(folder)
+        self._last: float | None = None
+
+    def log(self, point: Point) -> None:
+        for name, value in point.values.items():
+            self._writer.add_scalar(name, value, round(point.at_s), point.wall_s)
+        self._last = point.wall_s
+        self._writer.flush()
+
+    def close(self, ledger: Ledger) -> None:
+        for name, value in final(ledger).items():
+            self._writer.add_scalar(name, value, 0, self._last)
+        self._writer.add_text("ett/accounts", _table(ledger), 0, self._last)
+        self._writer.close()
+
+
+def _writer(folder: Path) -> Any:
     try:
         from tensorboardX import SummaryWriter
     except ImportError:
@@ -19,16 +38,7 @@ def write(ledger: Ledger, history: History, folder: Path) -> None:
             raise RunError(
                 "tensorboard: not installed; pip install 'torchett[tensorboard]'"
             ) from None
-    writer = SummaryWriter(str(folder))
-    found = points(ledger, history)
-    for point in found:
-        for name, value in point.values.items():
-            writer.add_scalar(name, value, round(point.at_s), point.wall_s)
-    last = found[-1].wall_s if found else None
-    for name, value in final(ledger).items():
-        writer.add_scalar(name, value, 0, last)
-    writer.add_text("ett/accounts", _table(ledger), 0, last)
-    writer.close()
+    return SummaryWriter(str(folder))
 
 
 def _table(ledger: Ledger) -> str:
