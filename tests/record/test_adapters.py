@@ -119,6 +119,16 @@ def test_torchtitan(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
+def test_deepspeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs("deepspeed")
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    found = run(tmp_path, "deepspeed_engine.py", "--folder", str(tmp_path / "saves"))
+    assert steps(tmp_path) == [(0, index) for index in range(12)]
+    assert saved(tmp_path) == [(0, 4), (0, 9)]
+    assert found["accounts"]["checkpoint_blocked"] > 0
+
+
+@pytest.mark.e2e
 def test_ray_train(tmp_path: Path) -> None:
     needs("ray")
     done = subprocess.run(

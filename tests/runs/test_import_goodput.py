@@ -134,6 +134,10 @@ def test_the_recorder_of_the_package_itself_is_understood() -> None:
         (entries({"job_start_time": "soon"}), "g.jsonl:1: expected job_start_time to be a finite"),
         (entries({"job_end_time": float("inf")}), "g.jsonl:1: expected job_end_time to be a fin"),
         (
+            entries({"job_start_time": 0.0}, {"job_start_time": 1e20}),
+            "g.jsonl: expected times less than 146 years apart",
+        ),
+        (
             entries({"step_start_time": 1.0, "step_count": 1.5}),
             "g.jsonl:1: expected step_count to be a whole number",
         ),

@@ -2,16 +2,21 @@
 
 import io
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from torchett.cli.speak import speaks_plainly
-from torchett.model.errors import InputError
+from torchett.model.errors import EttError, InputError, RunError
+
+if TYPE_CHECKING:
+    from torchett.ledger.ledger import Ledger
+    from torchett.runs.reader import RunReader
 
 _IMPORTS = ["events", "goodput", "torchtitan", "log", "csv"]
-_EXPORTS = ["events"]
+_EXPORTS = ["events", "perfetto", "tensorboard", "wandb", "mlflow"]
 
 
 @click.command("import")
@@ -106,18 +111,72 @@ def _lines(path: Path) -> list[str]:
 @click.command()
 @click.argument("run")
 @click.option("--format", "form", default="events", type=click.Choice(_EXPORTS), show_default=True)
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="A file; else stdout.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="A file (else stdout), or DIR."
+)
+@click.option(
+    "--follow", metavar="SECONDS", type=click.FloatRange(0.1), help="A running job, as it goes."
+)
 @speaks_plainly
-def export(run: str, form: str, output: Path | None) -> None:
-    """Write a run for other tools."""
+def export(run: str, form: str, output: Path | None, follow: float | None) -> None:
+    """Write a run for other tools.
+
+    \b
+    events       the interchange format events/1
+    perfetto     Chrome-trace JSON for ui.perfetto.dev, one track per rank
+    tensorboard  event files in DIR
+    wandb        an offline run in DIR, for `wandb sync`
+    mlflow       a run in a store at DIR, for `mlflow ui --backend-store-uri DIR`
+    """
     from torchett.runs import events
     from torchett.runs.files import write_whole
     from torchett.runs.folder import find_run
     from torchett.runs.reader import RunReader
 
-    lines = events.write(RunReader(find_run(run)).poll().history())
-    if output is None:
+    reader = RunReader(find_run(run)).poll()
+    if form in ("events", "perfetto"):
+        if follow is not None:
+            raise InputError(f"--follow: expected tensorboard, wandb or mlflow, found {form}")
+        lines: Iterator[str]
+        if form == "events":
+            lines = (line + "\n" for line in events.write(reader.history()))
+        else:
+            from torchett.sinks import perfetto
+
+            lines = perfetto.write(reader.ledger(), reader.history())
+        if output is not None:
+            write_whole(output, lines)
+            return
         for line in lines:
-            click.echo(line)
+            click.echo(line, nl=False)
+        return
+    if output is None:
+        raise InputError(f"--format {form}: expected a folder to write to (-o DIR), found none")
+    if output.exists() and not output.is_dir():
+        raise InputError(f"{output}: expected a folder, found a file")
+    try:
+        _feed(form, output, reader, follow)
+    except EttError:
+        raise
+    except Exception as error:  # the other tool's: what it says, on one line
+        said = " ".join(str(error).split())[:300]
+        raise RunError(f"{output}: {form} did not take it: {said}") from error
+    click.echo(f"ett: {output} written", err=True)
+
+
+def _feed(form: str, folder: Path, reader: "RunReader", follow: float | None) -> None:
+    import time
+
+    from torchett.sinks import feed, mlflow, tensorboard, wandb
+
+    makers: dict[str, Callable[[Path, Ledger], feed.Sink]] = {
+        "tensorboard": tensorboard.TensorBoard,
+        "wandb": wandb.WandB,
+        "mlflow": mlflow.MLflow,
+    }
+    ledger = reader.ledger()
+    sink = makers[form](folder, ledger)
+    if follow is None:
+        feed.write(sink, ledger, reader.history())
     else:
-        write_whole(output, (line + "\n" for line in lines))
+        feed.follow(sink, reader, lambda: time.sleep(follow))

@@ -17,7 +17,9 @@ def write_whole(path: Path, lines: Iterable[str]) -> None:
             file.writelines(lines)
         os.chmod(made, 0o644)
         os.replace(made, path)
-    except OSError as error:
+    except BaseException as error:
         if made is not None and os.path.exists(made):
             os.unlink(made)
-        raise RunError(f"{path}: not writable: {error.strerror}") from None
+        if isinstance(error, OSError):
+            raise RunError(f"{path}: not writable: {error.strerror}") from None
+        raise

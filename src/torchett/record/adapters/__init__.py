@@ -5,6 +5,7 @@
     accelerate     EttTracker() in Accelerator(log_with=[…])
     torchtitan     TITAN_STRUCT_LOGGER_HANDLERS=torchett.record.adapters.torchtitan.register
     ray            RAY_TRAIN_CALLBACKS=torchett.record.adapters.ray.EttCallback
+    deepspeed      engine = watched(engine)
     torchrec       pipeline = watched(TrainPipelineSparseDist(…))
 
 An adapter that fails is off after one warning; training goes on.

@@ -16,7 +16,7 @@ from typing import Any
 from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
 
 from torchett.record.adapters.phases import Phases, harmless
-from torchett.record.attempts import AttemptLog, attempts_path
+from torchett.record.attempts import AttemptLog, append_fact, attempts_path
 from torchett.record.clock import anchor, now_ns
 from torchett.record.identity import runs_folder, safe_name
 
@@ -29,6 +29,9 @@ class EttCallback(WorkerGroupCallback, ControllerCallback):  # type: ignore[misc
     def __init__(self) -> None:
         self.phases = Phases()
         self._log: AttemptLog | None = None
+        self._launched: int | None = None
+        self._path: Path | None = None
+        self._held: dict[str, Any] = {}
         self._run: Path | None = None
         self._job = "ray"
         self._number = -1
@@ -37,11 +40,16 @@ class EttCallback(WorkerGroupCallback, ControllerCallback):  # type: ignore[misc
     @harmless
     def after_controller_start(self, train_run_context: Any) -> None:
         given = os.environ.get("ETT_RUN")
+        self._launched = int(os.environ.get("ETT_ATTEMPT", "0")) if given else None
         name = str(train_run_context.get_run_config().name or "ray")
         self._job = os.environ.get("ETT_JOB") or safe_name(name)
         self._run = (Path(given) if given else runs_folder(os.environ) / self._job).absolute()
-        # Under `ett run` its launcher writes the attempts: then worker groups are its restarts.
-        if given is None:
+        # Under `ett run` the attempts are its launcher's: then worker groups are its restarts,
+        # and written into its log if this process shares its clock.
+        if given is not None:
+            clock = os.environ.get("ETT_ATTEMPT_BEGAN", "").split("@")[1:2]
+            self._path = attempts_path(self._run) if clock == [anchor().clock] else None
+        else:
             earlier = attempts_path(self._run).exists()
             self._log = AttemptLog(self._run, job=self._job, node=0, anchor=anchor())
             self._number = len(list(self._run.glob("attempt-*"))) - 1 if earlier else -1
@@ -61,10 +69,10 @@ class EttCallback(WorkerGroupCallback, ControllerCallback):  # type: ignore[misc
 
     @harmless
     def after_worker_group_start(self, worker_group: Any) -> None:
-        launched = os.environ.get("ETT_ATTEMPT") if self._log is None else None
+        alone = self._launched is None
         told = {"ETT_RUN": str(self._run), "ETT_JOB": self._job}
-        told["ETT_ATTEMPT"] = str(self._number) if launched is None else launched
-        restart = 0 if launched is None else self._number
+        told["ETT_ATTEMPT"] = str(self._number if alone else self._launched)
+        restart = 0 if alone else self._number
         workers = worker_group.get_workers()
         for position, worker in enumerate(workers):
             context = worker.distributed_context
@@ -105,6 +113,13 @@ class EttCallback(WorkerGroupCallback, ControllerCallback):  # type: ignore[misc
     def _append(self, fact: dict[str, Any]) -> None:
         if self._log is not None:
             self._log.append(fact)
+        elif self._path is not None:
+            fact |= {"attempt": self._launched, "restart": self._number}
+            if fact["event"] == "end":
+                self._held = fact  # of the last worker group the end is the launcher's to see
+            elif self._number > 0:
+                append_fact(self._path, self._held)
+                append_fact(self._path, fact)
 
 
 def _be(told: dict[str, str], restart: int, rank: int, ranks: int) -> None:

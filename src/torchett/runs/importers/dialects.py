@@ -119,7 +119,10 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
         begun=_any(r"\*{5} Running training \*{5}"),
         resumed=_any(r"Continuing training from global step (?P<step>\d+)"),
         saving=_any(r"Saving model checkpoint to \S*checkpoint-(?P<step>\d+)"),
-        saved=_any(r"(?:saved in|saved at) \S*checkpoint-(?P<step>\d+)/"),
+        saved=_any(
+            r"(?:saved in|saved at) \S*checkpoint-(?P<step>\d+)/",
+            r"\bSaved \S*checkpoint-(?P<step_>\d+)/",  # DeepSpeed's, under a Trainer
+        ),
         evaluated=_any(r"'eval_runtime': '?(?P<seconds>[\d.]+)"),
         done=_any(r"'train_runtime': ", r"Training completed[.!]"),
     ),

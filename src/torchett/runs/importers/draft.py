@@ -12,6 +12,8 @@ from torchett.model.errors import InputError
 from torchett.model.values import Attempt, Checkpoint, Job
 from torchett.runs.importers.ticks import STALL
 
+_LONGEST_S = float(1 << 62) / 1e9
+
 
 @dataclass(slots=True, kw_only=True)
 class Try:
@@ -40,6 +42,7 @@ class Draft:
     """Attempts, rows and checkpoints of one job, to be made a history once all is read."""
 
     job: str
+    name: str  # of the file, for what is wrong with it
     tries: list[Try] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     _rows: list[tuple[int, int, str, int, int, float, float]] = field(default_factory=list)
@@ -60,7 +63,7 @@ class Draft:
         """A checkpoint of `step` was safe at that time."""
         self._saved.append((self._number(attempt), step, durable_s))
 
-    def tell(self, told: Told, name: str) -> None:
+    def tell(self, told: Told) -> None:
         """Take the user's word for when the first attempt began and how the last one ended."""
         if not self.tries:
             return
@@ -68,13 +71,13 @@ class Draft:
         if told.began_s is not None:
             if told.began_s > self._earliest():
                 raise InputError(
-                    f"{name}: expected the job to begin before its first line, found"
+                    f"{self.name}: expected the job to begin before its first line, found"
                     f" {told.began_s - self._earliest():.3f} s after it"
                 )
             first.start_s = told.began_s
         if told.ended_s is not None and told.ended_s < self.latest_s():
             raise InputError(
-                f"{name}: expected the job to end after its last line, found"
+                f"{self.name}: expected the job to end after its last line, found"
                 f" {self.latest_s() - told.ended_s:.3f} s before it"
             )
         if told.ended_s is not None or told.outcome is not None:
@@ -85,12 +88,17 @@ class Draft:
         """The greatest time in the attempt's events so far."""
         number = self._number(attempt)
         seen = [row[6] for row in self._rows if row[0] == number]
+        seen += [saved[2] for saved in self._saved if saved[0] == number]
         return max([*seen, self.tries[number].start_s])
 
     def history(self, ranks: int = 1) -> History:
         """The history; a file that speaks for several ranks gives each of them the same rows."""
         self._put_in_order()
         epoch = self._earliest()
+        seen = [given.end_s or given.start_s for given in self.tries]
+        seen += [row[6] for row in self._rows] + [saved[2] for saved in self._saved]
+        if not max(seen, default=epoch) - epoch < _LONGEST_S:
+            raise InputError(f"{self.name}: expected times less than 146 years apart")
 
         def ns(t_s: float) -> int:
             return round((t_s - epoch) * 1e9)

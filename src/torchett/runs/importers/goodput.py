@@ -49,14 +49,14 @@ def parse(lines: Iterable[str], name: str, job: str, told: Told) -> History:
     entries = sorted(_entries(lines, name), key=lambda entry: entry.t_s)
     if not entries:
         raise InputError(f"{name}:1: expected log entries of ml-goodput-measurement, found none")
-    draft = Draft(job)
+    draft = Draft(job, name)
     groups = list(_attempts(entries, draft.notes))
     ticks = [[Tick(e.step, e.t_s) for e in _steps(group, [])] for group in groups]
     usual = pace(ticks)
     for group in groups:
         _add_attempt(draft, group, usual.step_s, told.stall)
     draft.notes.append("a step lasts until the next one starts: the last one's time is not known")
-    draft.tell(told, name)
+    draft.tell(told)
     return draft.history(told.ranks)
 
 

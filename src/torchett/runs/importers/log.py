@@ -302,12 +302,11 @@ def _history(
     log: _Log,
     clock: _Clock,
 ) -> History:
-    draft = Draft(job)
+    draft = Draft(job, name)
     usual = pace([seen.ticks for seen in attempts])
     draft.notes.append(
-        f"read as a log of {dialect.name}: {sum(len(s.ticks) for s in attempts)} lines of steps,"
-        f" {len(attempts)} attempts; what happened before an attempt's first line of a step is"
-        " not known"
+        f"read as a log of {dialect.name}; lines of steps: {sum(len(s.ticks) for s in attempts)},"
+        f" attempts: {len(attempts)}; what came before an attempt's first such line is not known"
     )
     stalls, over_s = 0, 0.0
     for seen in attempts:
@@ -315,7 +314,7 @@ def _history(
         stalls, over_s = stalls + gaps, over_s + seconds
     if stalls:
         draft.notes.append(
-            f"{stalls} steps took more than {told.stall:g} × the usual {usual.step_s:.3f} s; what"
+            f"steps of more than {told.stall:g} × the usual {usual.step_s:.3f} s: {stalls}; what"
             f" was over, {over_s:.1f} s, is other_in_loop where no line explains it"
         )
     if not clock.stamped:
@@ -325,10 +324,10 @@ def _history(
             f"time stamps go back by up to {clock.back_s:.1f} s: held where they were"
         )
     if log.repeated:
-        draft.notes.append(f"{log.repeated} lines repeat the step before them: left out")
+        draft.notes.append(f"lines that repeat the step before them: {log.repeated}, left out")
     if log.untimed:
-        draft.notes.append(f"{log.untimed} lines of steps have no time: left out")
-    draft.tell(told, name)
+        draft.notes.append(f"lines of steps without a time: {log.untimed}, left out")
+    draft.tell(told)
     return draft.history(told.ranks)
 
 

@@ -46,7 +46,10 @@ def parse(
     def refuse(expected: str) -> NoReturn:
         raise InputError(f"{name}:{max(table.line_num, 1)}: {expected}")
 
-    header = [cell.strip() for cell in next(table, [])]
+    try:
+        header = [cell.strip() for cell in next(table, [])]
+    except csv.Error as error:
+        refuse(f"expected CSV: {error}")
     at_time = _column(header, time, _TIMES)
     at_step = _column(header, step, _STEPS)
     if at_time is None or at_step is None:
@@ -88,7 +91,7 @@ def parse(
 def _history(
     attempts: Sequence[Sequence[Tick]], job: str, name: str, told: Told, repeated: int
 ) -> History:
-    draft = Draft(job)
+    draft = Draft(job, name)
     usual = pace(attempts)
     stalls, over_s = 0, 0.0
     for ticks in attempts:
@@ -98,15 +101,15 @@ def _history(
             draft.step(0, run.index, run.t0_s, run.t1_s, run.count)
         gaps, seconds = stalled_s(ticks, found)
         stalls, over_s = stalls + gaps, over_s + seconds
-    draft.tell(told, name)
+    draft.tell(told)
     draft.notes.append("each row is the end of a step: when an attempt's first began is not known")
     if stalls:
         draft.notes.append(
-            f"{stalls} steps took more than {told.stall:g} × the usual {usual.step_s:.3f} s:"
-            f" what was over, {over_s:.1f} s, is other_in_loop"
+            f"steps of more than {told.stall:g} × the usual {usual.step_s:.3f} s: {stalls}; what"
+            f" was over, {over_s:.1f} s, is other_in_loop"
         )
     if repeated:
-        draft.notes.append(f"{repeated} rows repeat the step before them: left out")
+        draft.notes.append(f"rows that repeat the step before them: {repeated}, left out")
     return draft.history(told.ranks)
 
 

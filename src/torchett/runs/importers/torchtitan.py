@@ -53,10 +53,10 @@ class _Process:
 
 def parse(files: Mapping[str, Iterable[str]], job: str, told: Told) -> History:
     """The history in the files (name → lines)."""
-    draft = Draft(job)
+    draft = Draft(job, next(iter(files), job))
     processes = [p for name, lines in files.items() for p in _process(name, lines, draft.notes)]
     if not processes:
-        raise InputError(f"{next(iter(files), job)}:1: expected torchtitan's records, found none")
+        raise InputError(f"{draft.name}:1: expected torchtitan's records, found none")
     sources = sorted({process.source for process in processes})
     if len(sources) > 1:
         kept = next((s for s in ("training", "trainer") if s in sources), sources[0])
@@ -68,7 +68,7 @@ def parse(files: Mapping[str, Iterable[str]], job: str, told: Told) -> History:
         "before a process's first record nothing is known; an asynchronous checkpoint counts as"
         " durable when its save returned"
     )
-    draft.tell(told, next(iter(files)))
+    draft.tell(told)
     return draft.history()
 
 

@@ -1,0 +1,76 @@
+"""DeepSpeed: the engine's steps and checkpoints.
+
+    from torchett.record.adapters.deepspeed import watched
+    engine, optimizer, loader, _ = deepspeed.initialize(…)
+    engine = watched(engine)
+
+A step runs from the first forward pass after the last step to the `step()` that ends the
+accumulation of gradients (or is one `train_batch` of a pipeline). Its number is `global_steps`.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from torchett.record import api
+from torchett.record.adapters.phases import Phases, harmless, open_record
+
+
+class Watch:
+    """What is seen of one engine."""
+
+    def __init__(self, engine: Any) -> None:
+        self.phases = Phases()
+        self._engine = engine
+
+    @harmless
+    def begins(self) -> None:
+        self.phases.step_begins(int(self._engine.global_steps))
+
+    @harmless
+    def may_have_ended(self, before: int) -> None:
+        if self._engine.global_steps > before:
+            self.phases.step_ends()
+            self.phases.idle()
+
+    @harmless
+    def saved(self) -> None:
+        if self._engine.global_steps > 0:
+            api.checkpoint_durable(int(self._engine.global_steps) - 1)
+        self.phases.idle()
+
+
+def watched(engine: Any) -> Any:
+    """The same engine, watched."""
+    open_record()
+    watch = Watch(engine)
+
+    def around(name: str, before: Callable[[], None], account: str | None = None) -> None:
+        plain = getattr(engine, name, None)
+        if plain is None:
+            return
+
+        @functools.wraps(plain)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            steps = engine.global_steps
+            before()
+            if account is None:
+                result = plain(*args, **kwargs)
+            else:
+                with api.blocked(account):
+                    result = plain(*args, **kwargs)
+            if name == "save_checkpoint":
+                watch.saved()
+            elif account is None:
+                watch.may_have_ended(steps)
+            return result
+
+        setattr(engine, name, called)
+
+    # A module calls its `forward` by that name: an attribute of the instance is found first.
+    around("forward", lambda: watch.begins() if engine.training else None)
+    around("step", lambda: None)
+    around("train_batch", watch.begins)
+    around("save_checkpoint", watch.phases.busy, "checkpoint_blocked")
+    around("load_checkpoint", watch.phases.busy, "checkpoint_restore")
+    return engine

@@ -1,0 +1,1 @@
+"""Sinks: a run's ledger written where other tools look: TensorBoard, W&B, MLflow, Perfetto."""
