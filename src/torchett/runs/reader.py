@@ -8,7 +8,7 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -94,8 +94,7 @@ class RunReader:
             self.notes += flight.problems()
         self.notes += unreadable
         self.asides = list(launches.asides())
-        hints = dict.fromkeys(str(fact.get("says")) for _, _, fact in self.facts("hint"))
-        self.notes += list(hints)[:_MOST_HINTS]
+        self.notes += list(dict.fromkeys(_hints(flights)))[:_MOST_HINTS]
         return self
 
     def ledger(self) -> Ledger:
@@ -194,6 +193,15 @@ class RunReader:
             ]
             checkpoints += [replace(c, attempt=number) for c in durable]
         self._provisional = Batch(rows=Rows.joined(parts), checkpoints=tuple(checkpoints))
+
+
+def _hints(flights: Iterable[Flight]) -> Iterator[str]:
+    """What hooks did not understand; of a rank that failed little is to be understood."""
+    for flight in flights:
+        if "error" not in (flight.exit or {}):
+            for kind, fact in flight.facts:
+                if kind == "hint":
+                    yield str(fact.get("says"))
 
 
 def _in_attempt(rows: Rows, number: int) -> Rows:
