@@ -46,7 +46,8 @@ def _load(loads: list[dict[str, Any]]) -> str:
         first = loads[0]
         seconds = float(first.get("download_s", 0)) + float(first.get("install_s", 0))
         size = f"{int(first.get('bytes', 0)) / 1e6:.1f} MB"
-        return f"archive {str(first.get('archive'))[:8]} ({first.get('match')}, {size}, {seconds:.2f} s)"
+        name, match = str(first.get("archive"))[:8], first.get("match")
+        return f"archive {name} ({match}, {size}, {seconds:.2f} s)"
     reasons = sorted({str(fact["reason"]) for fact in cold if fact.get("reason")})
     if not reasons:
         return "no archive yet"
