@@ -5,6 +5,7 @@ One cold compile fills a library; every other job here is served from it or refu
 
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -13,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from archives import OTHER_KEY, forged, row
 
-from torchett.compile.archive import pack, unpack
+from torchett.compile.archive import entry, pack, unpack
 from torchett.compile.library import Library
 from torchett.compile.signing import key_for
 from torchett.runs.reader import RunReader
@@ -164,11 +166,50 @@ def spoilt(place: Place, name: str, change: Any) -> Path:
     return other
 
 
+class Payload:
+    """A pickle that runs a command when it is loaded."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.system, (f"touch {self.marker}",)
+
+
+def marker(archive: Path) -> Path:
+    return archive.parents[1] / "pwned"
+
+
 def forge(archive: Path) -> None:
-    """A pickle that would run a command, by somebody without the key."""
+    """Somebody without the key who can write to the store."""
     store = open_store(str(archive.parents[1]))
     found = unpack(archive.read_bytes(), key_for(store, {}))
-    archive.write_bytes(pack(found.environment, found.entries, None))
+    payload = pickle.dumps(Payload(marker(archive)))
+    hostile = [entry(e.kind, e.name, payload) for e in found.entries if e.kind != "file"]
+    archive.write_bytes(pack(found.environment, hostile, None))
+
+
+def forge_with_a_key(archive: Path) -> None:
+    """Somebody with a key of their own."""
+    forge(archive)
+    made, stored = row("inductor", "a" * 52, pickle.dumps(Payload(marker(archive))))
+    archive.write_bytes(forged([made], stored, OTHER_KEY))
+
+
+def escape(archive: Path) -> None:
+    """Somebody with our key, and a name that leads out of the cache folder."""
+    key = key_for(open_store(str(archive.parents[1])), {})
+    words = dict(unpack(archive.read_bytes(), key).environment)
+    made, stored = row("autotune", "../../pwned.best_config", b"hostile")
+    archive.write_bytes(forged([made], stored, key, environment=words))
+
+
+def bomb(archive: Path) -> None:
+    """Somebody with our key, and an entry that unpacks to more than it says."""
+    key = key_for(open_store(str(archive.parents[1])), {})
+    words = dict(unpack(archive.read_bytes(), key).environment)
+    made, stored = row("inductor", "a" * 52, b"\0" * (8 << 20), size=10)
+    archive.write_bytes(forged([made], stored, key, environment=words))
 
 
 def truncate(archive: Path) -> None:
@@ -211,6 +252,9 @@ def test_a_job_goes_on_without_an_archive_it_refuses(place: Place) -> None:
     ("change", "reason"),
     [
         (forge, "not signed"),
+        (forge_with_a_key, "signed with key"),
+        (escape, "named '../../pwned.best_config': not a name torch gives"),
+        (bomb, "is not the 10 bytes it says"),
         (truncate, "truncated"),
         (corrupt, "damaged"),
         (make_stale, "stale: made with torch '2.12.0 old'"),
@@ -221,10 +265,12 @@ def test_a_bad_archive_is_refused_before_a_byte_of_it_is_written(
     place: Place, change: Any, reason: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    found = begin(spoilt(place, change.__name__, change))
+    bad = spoilt(place, change.__name__, change)
+    found = begin(bad)
     assert found["match"] == "none"
     assert reason in found["reason"]
     assert [path.name for path in tmp_path.iterdir()] == ["ett-cache"]
+    assert not (bad / "pwned").exists(), "a pickle was loaded"
 
 
 def test_a_store_that_cannot_be_reached_is_a_cold_compile(

@@ -65,12 +65,12 @@ class Node:
             except (OSError, ValueError, TypeError, KeyError):
                 pass
             found = work()
-            write_whole(marker, json.dumps(asdict(found)).encode(), mode=0o600)
+            write_whole(marker, json.dumps(asdict(found)).encode(), mode=0o600, durable=False)
             return found
 
     def hand_in(self, part: bytes) -> None:
         """Leave what this rank would add for the rank that publishes."""
-        write_whole(self.parts / f"{self.local_rank}.part", part, mode=0o600)
+        write_whole(self.parts / f"{self.local_rank}.part", part, mode=0o600, durable=False)
 
     def collect(self, timeout_s: float) -> list[bytes]:
         """What the other ranks of this node left, once all have or time is up."""
@@ -85,7 +85,7 @@ class Node:
     def keep(self, name: str, data: bytes) -> Path:
         """Keep bytes beside the marker, for other ranks to read."""
         path = self.folder / f"{self._job}.{name}"
-        write_whole(path, data, mode=0o600)
+        write_whole(path, data, mode=0o600, durable=False)
         return path
 
     def _make(self) -> None:

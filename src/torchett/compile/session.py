@@ -230,7 +230,8 @@ def _install_file(cache: Path, one: Entry, data: bytes) -> None:
     if not inside:
         raise RefusedError(f"{path.parent} is a link that leads out of {cache}")
     if not path.exists():
-        write_whole(path, data, mode=0o755 if one.name.endswith(".so") else 0o644)
+        mode = 0o755 if one.name.endswith(".so") else 0o644
+        write_whole(path, data, mode=mode, durable=False)
 
 
 def _why(error: Exception) -> str:

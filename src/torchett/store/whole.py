@@ -5,11 +5,11 @@ import tempfile
 from pathlib import Path
 
 
-def write_whole(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+def write_whole(path: Path, data: bytes, *, mode: int = 0o644, durable: bool = True) -> None:
     """Write a file under another name, then give it its own: no reader sees a part of it.
 
-    A process killed on the way leaves a `.part` behind, never a short file. The bytes are on
-    disk before the name is.
+    A process killed on the way leaves a `.part` behind, never a short file. If it is to be
+    durable, the bytes are on disk before the name is; what can be made again need not wait.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     opened, part = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
@@ -18,7 +18,8 @@ def write_whole(path: Path, data: bytes, *, mode: int = 0o644) -> None:
             file.write(data)
             file.flush()
             os.fchmod(file.fileno(), mode)
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         os.replace(part, path)
     except BaseException:
         try:

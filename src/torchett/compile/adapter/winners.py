@@ -221,7 +221,7 @@ def _settled(bundled: Any) -> Any:
 def _copied(result: Any) -> Any:
     """A copy that can be pickled, of a result whose kernel may be loaded on the device."""
     kept = copy.copy(result)
-    kept.kernel = copy.deepcopy(result.kernel)
+    kept.kernel = copy.copy(result.kernel)  # by its pickle's state: without handles of the device
     kept.kernel.cubin_raw = None  # the bundle has the file
     kept.kernel.__dict__.pop("C_impl", None)  # a cached property, made again when asked for
     return kept
