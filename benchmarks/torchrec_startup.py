@@ -198,7 +198,7 @@ def main() -> None:
         Column("object_work_ms", "work in them, a rank", "{:.1f} ms".format),
         Column("gather_ms", "gathers with waiting", "{:.0f} ms".format),
         Column("object_ms", "all with waiting", "{:.0f} ms".format),
-        Column("init_s", "DistributedModelParallel", "{:.2f} s".format),
+        Column("init_s", "DMP init", "{:.2f} s".format),
         Column("cpu_s", "CPU, all ranks", "{:.2f} s".format),
     ]
     report.sheets.append(
