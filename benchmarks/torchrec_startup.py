@@ -175,7 +175,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     if importlib.util.find_spec("torchrec") is None:
-        raise SystemExit("torchrec_startup: TorchRec is not installed" + __doc__.split("Needs")[1])
+        how = __doc__.split("Needs TorchRec: ")[1].strip()
+        raise SystemExit(f"torchrec_startup: TorchRec is not installed: {how}")
     if args.quick:
         args.rounds = 1
     with tempfile.TemporaryDirectory() as plans:
