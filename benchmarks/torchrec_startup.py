@@ -175,7 +175,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     if importlib.util.find_spec("torchrec") is None:
-        raise SystemExit("torchrec_startup: TorchRec is not installed" + __doc__.split("Needs")[1])
+        how = __doc__.split("Needs TorchRec: ")[1].strip()
+        raise SystemExit(f"torchrec_startup: TorchRec is not installed: {how}")
     if args.quick:
         args.rounds = 1
     with tempfile.TemporaryDirectory() as plans:
@@ -198,7 +199,7 @@ def main() -> None:
         Column("object_work_ms", "work in them, a rank", "{:.1f} ms".format),
         Column("gather_ms", "gathers with waiting", "{:.0f} ms".format),
         Column("object_ms", "all with waiting", "{:.0f} ms".format),
-        Column("init_s", "DistributedModelParallel", "{:.2f} s".format),
+        Column("init_s", "DMP init", "{:.2f} s".format),
         Column("cpu_s", "CPU, all ranks", "{:.2f} s".format),
     ]
     report.sheets.append(
