@@ -55,7 +55,12 @@ def gpt(backend: str) -> None:
         tokens, targets = token_batch(
             generator, vocab_size=config.vocab_size, block_size=length, batch_size=batch
         )
-        model(tokens.to(device), targets.to(device)).backward()
+        # Laid out as a loader's collate does: a batch of one row is a slice with odd strides else.
+        tokens, targets = (
+            part.to(device).clone(memory_format=torch.contiguous_format)
+            for part in (tokens, targets)
+        )
+        model(tokens, targets).backward()
 
 
 def ragged(backend: str) -> None:

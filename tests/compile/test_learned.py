@@ -71,14 +71,18 @@ def test_a_job_is_learned_from_and_the_next_one_compiles_once(tmp_path: Path) ->
 @pytest.mark.e2e
 def test_apply_runs_before_and_after_and_keeps_what_helped(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    script.write_text(SCRIPT.replace("(2, 3, 4, 5)", "(4, 5, -1, 6)").replace(", n)\n", ", 2)\n"))
+    script.write_text(
+        SCRIPT.replace("(2, 3, 4, 5)", "(4, 5, -1, 6)").replace(", n)\n", ", 2)\n")
+        + 'print("the command\'s own words")\n'
+    )
     env = os.environ | {"ETT_RUNS": str(tmp_path / "runs")}
     command = [sys.executable, "-m", "torchett.cli.main", "compile", "doctor", "--json", "--apply"]
     done = subprocess.run(
         [*command, "--", str(script)], env=env, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    assert "the command's own words" in done.stderr
+    found = json.loads(done.stdout)
     assert {name: side["graphs"] for name, side in found["sides"].items()} == {
         "as it is": 3, "dynamic": 2, "unbacked": 1,  # a size of 1 is a graph of its own
     }  # fmt: skip

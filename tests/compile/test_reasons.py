@@ -72,6 +72,8 @@ HINT = (
          "range", "L['dense']", 0),
         (f"0/1: 2 <= t.size()[0]{ZERO_ONE}", "zero_one", "L['t']", 0),
         (f"0/1: 2 <= t.size()[0] <= 10{ZERO_ONE}", "range", "L['t']", 0),
+        ("0/1: tokens.stride()[0] == tokens.size()[1]  # x  # gpt/model.py:93 in forward",
+         "stride", "L['tokens']", 0),
         ("Unable to find recompilation reasons", "unknown", None, None),
         ("0/0: something new", "unknown", None, None),
         ("", "unknown", None, None),

@@ -5,6 +5,8 @@ import re
 import shlex
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +35,8 @@ def doctor(as_json: bool, apply: bool, target: tuple[str, ...]) -> None:
     ett compile doctor RUN|TRACE_FOLDER · ett compile doctor --apply -- CMD…
     """
     if apply:
-        raise SystemExit(_apply(target, as_json))
+        _apply(target, as_json)
+        return
     words = [word for word in target if word != "--json"]
     if len(words) != 1:
         raise InputError(
@@ -144,13 +147,27 @@ def _short_place(place: str) -> str:
     return f"{name} ({'/'.join(rest.split('/')[-2:])}" if rest else place
 
 
-def _apply(command: tuple[str, ...], as_json: bool) -> int:
+def _apply(command: tuple[str, ...], as_json: bool) -> None:
     """Run the command as it is, then with what was learned from it; show and keep the best."""
-    from torchett.compile.learned import Workload
-
     if not command:
         raise InputError("ett compile doctor --apply: expected a command after --, found none")
     stamp = f"doctor-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    with _output_to_stderr() if as_json else nullcontext():
+        sides, best = _tried(command, stamp)
+    settings = _settings_of(best)
+    if settings:
+        _keep(command, best)
+    if as_json:
+        shown = {name: _as_json(side) for name, side in sides.items()}
+        print_json({"sides": shown, "settings": settings})
+    else:
+        _show_sides(stamp, sides, settings)
+
+
+def _tried(command: tuple[str, ...], stamp: str) -> "tuple[dict[str, Diagnosis], Workload]":
+    """The command's runs by what torch was told in each, and what to tell it from now on."""
+    from torchett.compile.learned import Workload
+
     sides = {"as it is": _run_once(command, f"{stamp}-before", Workload())}
     best = Workload()
     before = last = sides["as it is"]
@@ -166,15 +183,20 @@ def _apply(command: tuple[str, ...], as_json: bool) -> int:
             sides["unbacked"] = without_hints
         except RunError as error:
             print(f"ett: unbacked sources do not work here: {error}", file=sys.stderr)
-    settings = _settings_of(best)
-    if settings:
-        _keep(command, best)
-    if as_json:
-        shown = {name: _as_json(side) for name, side in sides.items()}
-        print_json({"sides": shown, "settings": settings})
-    else:
-        _show_sides(stamp, sides, settings)
-    return 0
+    return sides, best
+
+
+@contextmanager
+def _output_to_stderr() -> Iterator[None]:
+    """What commands print in the body goes to stderr: stdout is for one JSON object."""
+    sys.stdout.flush()
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(stdout, 1)
+        os.close(stdout)
 
 
 def _show_sides(stamp: str, sides: "dict[str, Diagnosis]", settings: dict[str, str]) -> None:

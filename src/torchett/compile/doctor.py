@@ -14,6 +14,7 @@ from torchett.compile.reasons import CAUSES, Kind, Reason, explained, is_limit
 from torchett.compile.sources import Dims, merged
 
 _LEARNED: frozenset[Kind] = frozenset({"size", "number", "duck"})
+_TRIED: frozenset[Kind] = frozenset({"zero_one", "range"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +69,12 @@ class Diagnosis:
 
     @property
     def unbacked(self) -> dict[str, Dims]:
-        """What to try as unbacked, if a size of 0 or 1 or a range costs graphs: all its tensors.
+        """What to try as unbacked, if sizes of 0 or 1 or ranges cost graphs: all tensors.
 
         Torch then knows nothing about these sizes and cannot choose by them. Where the code
         must choose it gives up, so this is to be tried, not trusted.
         """
-        if not any(one.reason.kind in ("zero_one", "range") for one in self.recompiles):
+        if not any(one.reason.kind in _TRIED for one in self.recompiles):
             return {}
         return {name: dims for name, dims in self.sources.items() if dims is not None}
 

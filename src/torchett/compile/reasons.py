@@ -58,7 +58,8 @@ CAUSES: Final[dict[Kind, Cause]] = {
     "stride": Cause(
         "a tensor is laid out differently",
         False,
-        "make its layout the same before the call: .contiguous()",
+        "make its layout the same before the call: .clone(memory_format=torch.contiguous_format)"
+        " (.contiguous() leaves the stride of a dimension of size 1 as it is)",
     ),
     "rank": Cause(
         "a tensor has another number of dimensions",
@@ -251,6 +252,8 @@ def _about_sizes(text: str, head: str, reasons: tuple[str, ...]) -> Reason:
     kind: Kind = "branch"
     if "duck sizing" in head:
         kind = "duck"
+    elif ".stride()" in text:
+        kind = "stride"
     elif bounds := _BOUNDS.fullmatch(text):
         # Torch blames 0/1 specialisation whichever end gave way: ask what the size was.
         actual = _actual(bounds["name"], int(bounds["dim"]), reasons)

@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from torchett.record.boarding import WATCHES, bring
 from torchett.record.clock import anchor, now_ns, process_start_ns, process_start_ticks
 from torchett.record.identity import Identity, identify
 from torchett.record.recorder import Recorder, Silent
@@ -131,6 +130,8 @@ def _open(
         except Exception as error:
             log.warning("torchett: %s is off: %s", getattr(then, "__qualname__", then), error)
     if _run is not None:
+        from torchett.record.boarding import WATCHES, bring  # not at `import torchett`: 10 ms
+
         bring(WATCHES)
     return _recorder
 
