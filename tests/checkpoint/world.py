@@ -72,7 +72,19 @@ class State:
             "optimizer_of_plain": self.optimizers[1],
             "rng": RandomState(),
             "loader": Loader(),
+            "table": self._table(),
         }
+
+    def _table(self) -> Any:
+        """Rows of a table, as TorchRec shards them: a ShardedTensor, not a DTensor."""
+        from torch.distributed._shard.sharded_tensor import Shard, init_from_local_shards
+
+        rows = 12 // self.size
+        values = torch.arange(12.0 * 5).view(12, 5)[self.rank * rows : (self.rank + 1) * rows]
+        shard = Shard.from_tensor_and_offsets(
+            values.clone(), shard_offsets=[self.rank * rows, 0], rank=self.rank
+        )
+        return init_from_local_shards([shard], 12, 5)
 
     def step(self, number: int) -> None:
         batch = torch.randn(12, 12, generator=torch.Generator().manual_seed(number))
@@ -81,6 +93,11 @@ class State:
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad()
+
+    def rows(self) -> torch.Tensor:
+        (shard,) = self.values["table"].local_shards()
+        tensor: torch.Tensor = shard.tensor
+        return tensor
 
     def digest(self) -> str:
         sha = hashlib.sha256()
@@ -126,7 +143,10 @@ def reshard(folder: Path) -> None:
             if rank == 0:
                 print("refused:", told.value)
             state = State(size, rank)
+            rows = state.rows().clone()
+            state.rows().zero_()
             assert ckpt.restore(state.values, skip=["loader"]) == 5
+            assert state.rows().equal(rows)
             assert state.digest() == (folder / "truth").read_text()
             print(f"rank {rank} of {size}: same as on 4", flush=True)
             state.step(5)

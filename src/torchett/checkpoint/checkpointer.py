@@ -88,6 +88,7 @@ class Checkpointer:
         self._ready: threading.Thread | None = None
         self._arena: Arena | None = None
         self._layout: tuple[str, list[Slot], list[Any]] | None = None
+        self._bound = 0  # bytes; more than 0: there is no room to stage
         self._decisions = 0
         self._last: tuple[int, State, float | None] | None = None
         self._saved_step = -1
@@ -199,9 +200,10 @@ class Checkpointer:
             self._warn(f"closing: {type(error).__name__}: {error}")
         met.ranks.close()
         met.uploader.close()
-        if final and met.saves.current is not None:
-            outcome = met.saves.current.outcome
-            if outcome is not None and outcome.error is not None and self._on_error == "raise":
+        outcome = met.saves.current.outcome if met.saves.current is not None else None
+        if outcome is not None and outcome.error is not None:
+            log.warning("torchett: the last checkpoint was not saved: %s", outcome.error)
+            if final and self._on_error == "raise":
                 raise CheckpointError(outcome.error)
 
     def __enter__(self) -> "Checkpointer":
@@ -243,9 +245,12 @@ class Checkpointer:
 
     def _prepare(self, state: State) -> None:
         """Make the arena ready in the background: its size is known now."""
-        self._collector = Collector(self._meet().ranks.rank)
+        ranks = self._meet().ranks
+        self._collector = Collector(ranks.rank)
         pieces = self._collector.collect(state)
-        if self._holds(pieces):
+        # One rank without room for a copy, and all of them hold still: they upload together.
+        self._bound = max(ranks.gather(_excess(pieces.size, self._staging_memory)))
+        if self._bound:
             self._ready = threading.Thread(target=int, name="ett-nothing")
         else:
             self._fit(pieces)
@@ -255,9 +260,6 @@ class Checkpointer:
                 target=self._arena.make_ready, args=(pin,), name="ett-arena", daemon=True
             )
         self._ready.start()
-
-    def _holds(self, pieces: Pieces) -> bool:
-        return self._staging_memory is not None and pieces.size > self._staging_memory
 
     def _fit(self, pieces: Pieces) -> tuple[Arena, list[Slot], list[Any]]:
         """The arena with a slot for each tensor; a new one if the state has outgrown it."""
@@ -326,9 +328,8 @@ class Checkpointer:
         arena, uploader = self._arena, met.uploader
         try:
             pieces = self._collector.collect(state)
-            if self._holds(pieces):
-                assert self._staging_memory is not None
-                held = Held(pieces.tensors, pieces.size, self._staging_memory)
+            if self._bound:
+                held = Held(pieces.tensors, pieces.size, self._bound)
                 copy, tensors, uploader = held, held.tensors, met.by_thread(self._on_flushed)
             else:
                 arena, slots, tensors = self._fit(pieces)
@@ -493,6 +494,19 @@ class _Poll:
                 return  # counted, not yet told
             self._seen = number
             self._checkpointer.heard(said)
+
+
+def _excess(size: int, bound: int | None) -> int:
+    """The bound if the state is larger; without one, most of what memory is left to this rank."""
+    if bound is None:
+        try:
+            with open("/proc/meminfo", encoding="ascii") as file:
+                lines = dict(line.split(":") for line in file)
+            free = int(lines["MemAvailable"].split()[0]) * 1024
+        except (OSError, KeyError, ValueError):
+            return 0
+        bound = int(0.8 * free / max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    return max(bound, 1) if size > bound else 0
 
 
 class _Nothing:

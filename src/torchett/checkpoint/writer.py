@@ -46,13 +46,18 @@ class Summed:
     def __init__(self, stream: Any) -> None:
         self._stream = stream
         self.size = self.crc32 = 0
+        self.error: OSError | None = None
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         self.crc32 = zlib.crc32(view, self.crc32)
         done = 0
-        while done < len(view):  # an unbuffered file takes 2 GiB at most
-            done += self._stream.write(view[done:])
+        try:
+            while done < len(view):  # an unbuffered file takes 2 GiB at most
+                done += self._stream.write(view[done:])
+        except OSError as error:
+            self.error = error
+            raise
         self.size += done
         return done
 
@@ -127,13 +132,21 @@ class VerifiedWriter(StorageWriter):  # type: ignore[misc]
                 if item.type == WriteItemType.BYTE_IO:
                     stream.write(data.getbuffer())
                 else:
-                    torch.save(data, stream)
+                    self._save(data, stream)
                 placed.append((item.index, _StorageInfo(name, offset, stream.tell() - offset)))
         whole = stream.sum()
         return [
             Written(index=i, size_in_bytes=at.length, storage_data=at, file=name, sum=whole)
             for i, at in placed
         ]
+
+    def _save(self, data: Any, stream: Summed) -> None:
+        try:
+            torch.save(data, stream)
+        except Exception:
+            if stream.error is not None:  # torch would say that its position is unexpected
+                raise stream.error from None
+            raise
 
     def finish(self, metadata: Any, results: list[list[Written]]) -> None:
         """On rank 0, with every rank's results: write DCP's metadata, then commit."""
