@@ -145,7 +145,7 @@ def test_ranks_that_a_script_spawns_itself(tmp_path: Path) -> None:
     done = run(tmp_path, "--", script(tmp_path, body))
     assert done.returncode == 0, done.stderr
     told = report(tmp_path)
-    assert (told["ranks"], told["last_step"]) == (2, 4)
+    assert (told["ranks"], told["last_step"]) == (2, 4), done.stderr
     assert "notes" not in told
 
 
@@ -181,6 +181,8 @@ def test_what_the_script_says_itself_is_not_said_twice(tmp_path: Path) -> None:
             optimizer.zero_grad()
             ((net(x) - y) ** 2).mean().backward()
             optimizer.step()
+    with ett.blocked("final_checkpoint"):
+        torch.save(net.state_dict(), "w.pt")
     """
     assert run(tmp_path, "--", script(tmp_path, body)).returncode == 0
     exported = [json.loads(line) for line in ett(tmp_path, "export", "job").stdout.splitlines()]
@@ -188,6 +190,8 @@ def test_what_the_script_says_itself_is_not_said_twice(tmp_path: Path) -> None:
     accounts = [e["account"] for e in exported if e["event"] == "span"]
     assert accounts.count("pre_train") <= 1
     assert accounts.count("get_first_batch_data") == 1
+    assert "final_checkpoint" in accounts
+    assert "checkpoint_blocked" not in accounts
 
 
 ENDINGS = [

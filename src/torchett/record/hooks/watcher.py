@@ -222,7 +222,7 @@ class Watcher:
             if "RANK" in os.environ:
                 self._open()
             recorder = self.pen.recorder
-            if isinstance(recorder, Recorder) and account not in self.pen.said:
+            if isinstance(recorder, Recorder) and not self.pen.says(account):
                 return recorder.open_span(account)
         except Exception as error:
             self.broke(error)
