@@ -125,12 +125,12 @@ def _sine_waves(folder: Path) -> None:
 
 
 def _dlrm(long: bool) -> list[str]:
-    batches = 900 if long else 30
+    batches = 300 if long else 30
     return [
         "dlrm_s_pytorch.py", "--mini-batch-size=256", f"--num-batches={batches}",
         f"--data-size={256 * batches}", "--nepochs=1", "--arch-embedding-size=20000-20000-20000",
         "--arch-sparse-feature-size=32", "--arch-mlp-bot=16-128-32", "--arch-mlp-top=128-64-1",
-        "--print-freq=1", f"--test-freq={batches // 3}", "--test-mini-batch-size=256",
+        "--print-freq=1", f"--test-freq={batches}", "--test-mini-batch-size=256",
     ]  # fmt: skip
 
 
@@ -142,7 +142,7 @@ _DLRM_STEPS = last(r"it (\d+)/\d+ of epoch")
 
 
 def _torchrec(long: bool) -> list[str]:
-    batches = 250 if long else 20
+    batches = 150 if long else 20
     tables = ",".join(["2000"] * 26)
     return [
         "torchrec_dlrm/dlrm_main.py", "--epochs=1", "--batch_size=64", "--embedding_dim=16",
@@ -200,7 +200,7 @@ def _clm_data(folder: Path) -> None:
 
 
 def _clm(long: bool) -> list[str]:
-    steps = 200 if long else 20
+    steps = 100 if long else 20
     return [
         "run_clm.py", "--config_name=./tiny", "--tokenizer_name=./tiny", "--train_file=train.txt",
         "--validation_file=valid.txt", "--do_train", "--do_eval", "--block_size=64",

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -10,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from torchett.record.boarding import SITE
+from torchett.runs.reader import RunReader
 
 ENV = {
     **{key: value for key, value in os.environ.items() if not key.startswith("ETT_")},
@@ -110,11 +112,10 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("standby", ["--standby", "--no-standby"])
-def test_ranks_of_torchrun_resume_where_they_were_saved(tmp_path: Path, standby: str) -> None:
+def test_ranks_of_torchrun_resume_where_they_were_saved(tmp_path: Path) -> None:
     name = script(tmp_path, RANKS)
     torchrun = (str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node=2")
-    done = run(tmp_path, standby, "--", *torchrun, "--max-restarts=1", name)
+    done = run(tmp_path, "--", *torchrun, "--max-restarts=1", name)
     assert done.returncode == 0, done.stderr
     told = report(tmp_path)
     assert (told["ranks"], told["attempts"], told["last_step"]) == (2, 2, 11)
@@ -144,7 +145,7 @@ def test_ranks_that_a_script_spawns_itself(tmp_path: Path) -> None:
     done = run(tmp_path, "--", script(tmp_path, body))
     assert done.returncode == 0, done.stderr
     told = report(tmp_path)
-    assert (told["ranks"], told["last_step"]) == (2, 4)
+    assert (told["ranks"], told["last_step"]) == (2, 4), done.stderr
     assert "notes" not in told
 
 
@@ -180,6 +181,8 @@ def test_what_the_script_says_itself_is_not_said_twice(tmp_path: Path) -> None:
             optimizer.zero_grad()
             ((net(x) - y) ** 2).mean().backward()
             optimizer.step()
+    with ett.blocked("final_checkpoint"):
+        torch.save(net.state_dict(), "w.pt")
     """
     assert run(tmp_path, "--", script(tmp_path, body)).returncode == 0
     exported = [json.loads(line) for line in ett(tmp_path, "export", "job").stdout.splitlines()]
@@ -187,70 +190,51 @@ def test_what_the_script_says_itself_is_not_said_twice(tmp_path: Path) -> None:
     accounts = [e["account"] for e in exported if e["event"] == "span"]
     assert accounts.count("pre_train") <= 1
     assert accounts.count("get_first_batch_data") == 1
+    assert "final_checkpoint" in accounts
+    assert "checkpoint_blocked" not in accounts
 
 
-ENDINGS = {
-    "exception": ("raise ValueError('no luck')", 1),
-    "exit": ("raise SystemExit(7)", 7),
-    "message": ("raise SystemExit('that was all')", 1),
-    "interrupt": ("import os, signal; os.kill(os.getpid(), signal.SIGINT)", -signal.SIGINT),
-    "terminated": ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
-    "in_the_loader": ("next(iter(DataLoader([1, None], batch_size=2)))", 1),
-    "in_backward": ("torch.zeros(2, requires_grad=True).backward()", 1),
-}
+ENDINGS = [
+    "exception", "leaves", "leaves_with_a_message", "interrupted", "terminated", "killed",
+    "loader_fails", "backward_fails", "update_fails_and_is_left_behind", "weights",
+]  # fmt: skip
+BREAKS = ["loop.updated", "loop.fetched", "loop.backward", "saves.begins", "pen.follow"]
+
+
+@pytest.fixture(scope="module")
+def endings(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any]:
+    """Where the runs are; how each script ended without hooks and with them."""
+    folder = tmp_path_factory.mktemp("endings")
+    path = os.pathsep.join([SITE, ENV.get("PYTHONPATH", "")])
+    aboard = {"ETT_BOARD": "torchett.record.hooks", "PYTHONPATH": path}
+    names = [*ENDINGS, *(f"breaks:{broken}" for broken in BREAKS)]
+    told = []
+    for env in (ENV, ENV | aboard):
+        command = [sys.executable, Path(__file__).with_name("endings.py"), folder, *names]
+        done = subprocess.run(command, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        told.append(json.loads(done.stdout))
+    return folder, *told
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_script_ends_as_it_would_without(tmp_path: Path, ending: str) -> None:
-    body, code = ENDINGS[ending]
-    name = script(tmp_path, f"train(3)\n{body}\n")
-    bare = subprocess.run(
-        [sys.executable, name], cwd=tmp_path, env=ENV, capture_output=True, text=True
-    )
-    hooked = run(tmp_path, "--progress=0", "--", sys.executable, name)
-    assert bare.returncode == hooked.returncode == code
-    said = [line for line in hooked.stderr.splitlines() if not line.startswith("ett: ")]
-    assert said[-1:] == bare.stderr.splitlines()[-1:]
-    assert report(tmp_path)["last_step"] is None  # failed without a checkpoint: nothing survives
-    exported = ett(tmp_path, "export", "job").stdout
-    assert exported.count('"event": "step"') == 3
+def test_a_script_ends_as_it_would_without(endings: tuple[Path, Any, Any], ending: str) -> None:
+    folder, bare, hooked = endings
+    assert hooked[ending]["status"] == bare[ending]["status"]
+    assert hooked[ending]["out"] == bare[ending]["out"]  # of `weights`: bit by bit
+    assert hooked[ending]["err"].splitlines()[-1:] == bare[ending]["err"].splitlines()[-1:]
+    rows = RunReader(folder / ending).poll().history().rows
+    assert rows.count[rows.is_step].sum() == (30 if ending == "weights" else 3)
 
 
-def test_weights_are_the_same_bit_by_bit(tmp_path: Path) -> None:
-    name = script(tmp_path, "train(30)\ntorch.save(net.state_dict(), 'w.pt')\n")
-    subprocess.run([sys.executable, name], cwd=tmp_path, env=ENV, check=True)
-    bare = (tmp_path / "w.pt").read_bytes()
-    (tmp_path / "w.pt").unlink()
-    assert run(tmp_path, "--", name).returncode == 0
-    assert (tmp_path / "w.pt").read_bytes() == bare
-
-
-@pytest.mark.parametrize(
-    "broken", ["loop.updated", "loop.fetched", "loop.backward", "saves.begins", "_opened"]
-)
-def test_a_hook_that_breaks_is_off_and_training_goes_on(tmp_path: Path, broken: str) -> None:
-    body = f"""
-    from torchett.record.hooks.watcher import watcher
-
-    def breaks(*args, **kwargs):
-        raise RuntimeError("a hook broke")
-
-    owner, name = watcher, "{broken}"
-    while "." in name:
-        part, _, name = name.partition(".")
-        owner = getattr(owner, part)
-    setattr(owner, name, breaks)
-    if name == "_opened":
-        from torchett.record import api
-        api._recorder = None
-        api._when_open[:] = [breaks]
-    train(12, lambda step: torch.save(net.state_dict(), "w.pt"))
-    print("trained")
-    """
-    done = run(tmp_path, "--", script(tmp_path, body))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "trained\n"
-    assert done.stderr.count("a hook broke") == 1
+@pytest.mark.parametrize("broken", BREAKS)
+def test_a_hook_that_breaks_is_off_and_training_goes_on(
+    endings: tuple[Path, Any, Any], broken: str
+) -> None:
+    hooked = endings[2][f"breaks:{broken}"]
+    assert (hooked["status"], hooked["out"]) == (0, "trained\n")
+    assert hooked["err"].count("a hook broke") == 1
+    assert len(hooked["err"].splitlines()) == 1
 
 
 def test_a_loop_that_is_not_recognised_is_said_to_be_so(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ class Imports(MetaPathFinder):
 
     def __init__(self, tell: Told) -> None:
         self._tell = tell
-        self._busy = False
+        self.busy = False
         self._main = threading.main_thread().ident
 
     def watch(self) -> None:
@@ -41,7 +41,7 @@ class Imports(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """What the others find, with a loader that tells; inside another import: nothing."""
-        if self._busy or threading.get_ident() != self._main:
+        if self.busy or threading.get_ident() != self._main:
             return None
         for finder in sys.meta_path:
             if finder is self or not hasattr(finder, "find_spec"):
@@ -55,15 +55,15 @@ class Imports(MetaPathFinder):
 
     def load(self, loader: Loader, module: ModuleType) -> None:
         """Execute the module and tell how long it took, unless it is part of another one."""
-        if self._busy:
+        if self.busy:
             loader.exec_module(module)
             return
-        self._busy = True
+        self.busy = True
         t0 = now_ns()
         try:
             loader.exec_module(module)
         finally:
-            self._busy = False
+            self.busy = False
             self._tell(module.__name__, t0, now_ns())
 
 

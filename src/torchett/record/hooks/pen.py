@@ -1,6 +1,7 @@
 """The pen: writes what the hooks saw into the record, unless the script says it itself."""
 
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 from torchett.record import api
@@ -11,13 +12,15 @@ class Pen:
     """Follows one recorder. What a script records by its own calls is not recorded twice:
 
     steps      not by the hooks once the script has called `ett.step` or `ett.steps`
-    accounts   not by the hooks once the script has named them in `ett.stage` or `ett.blocked`
+    accounts   not by the hooks once the script has named them in `ett.stage` or `ett.blocked`,
+               nor any while the same thread is inside such a span
     """
 
     def __init__(self) -> None:
         self.recorder: Recorder | Silent | None = None
         self.said: set[str] = set()
         self.says_steps = False
+        self._inside: dict[int, int] = {}  # thread → spans of the script that it is in
 
     def follow(self, recorder: Recorder | Silent) -> None:
         """Write to this recorder from now on, and notice what the script tells it."""
@@ -42,14 +45,19 @@ class Pen:
 
         def named(account: str, background: bool = False) -> Any:
             self.said.add(account)
-            return span(account, background)
+            timer = span(account, background)
+            return timer if background else _Counted(timer, self._inside)
 
         vars(recorder).update(step=first(step), steps=first(steps), span=named)
 
     def span(self, account: str, t0_ns: int, t1_ns: int) -> None:
         """Record a span that is over; before the record is open it waits for it."""
-        if account not in self.said:
+        if not self.says(account):
             api.past_span(account, t0_ns, t1_ns)
+
+    def says(self, account: str) -> bool:
+        """Whether the script itself says where this time goes."""
+        return account in self.said or get_ident() in self._inside
 
     def step(self, waited_ns: int, begin_ns: int, end_ns: int, index: int) -> None:
         """Record a step that is over, after a wait for data from `waited_ns` on."""
@@ -58,3 +66,23 @@ class Pen:
     def durable(self, step: int) -> None:
         if self.recorder is not None and step >= 0 and not self.says_steps:
             self.recorder.checkpoint_durable(step)
+
+
+class _Counted:
+    """A span of the script's own: while a thread is inside, hooks say nothing of it."""
+
+    __slots__ = ("_inside", "_me", "_timer")
+
+    def __init__(self, timer: Any, inside: dict[int, int]) -> None:
+        self._timer, self._inside = timer, inside
+
+    def __enter__(self) -> None:
+        self._me = get_ident()
+        self._inside[self._me] = self._inside.get(self._me, 0) + 1
+        self._timer.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._timer.__exit__(*error)
+        left = self._inside.pop(self._me, 1) - 1
+        if left:
+            self._inside[self._me] = left

@@ -47,7 +47,7 @@ class Saves:
             return None
         self.flush()
         self._saving = True
-        if "checkpoint_blocked" in self._pen.said:
+        if self._pen.says("checkpoint_blocked"):
             return _nothing
         return recorder.open_span("checkpoint_blocked")
 

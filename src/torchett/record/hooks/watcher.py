@@ -179,8 +179,8 @@ class Watcher:
             spans.append((t0, t1))
 
     def model_made(self) -> None:
-        """A module is being made."""
-        if not self.off and _me() == (self._thread or _me()):
+        """A module is being made; one that is made by an import is part of that."""
+        if not (self.off or self._imports.busy) and _me() == (self._thread or _me()):
             self._models_until = now_ns()
             self.loop.end_start_evaluation()
             if not self._models_since:
@@ -222,7 +222,7 @@ class Watcher:
             if "RANK" in os.environ:
                 self._open()
             recorder = self.pen.recorder
-            if isinstance(recorder, Recorder) and account not in self.pen.said:
+            if isinstance(recorder, Recorder) and not self.pen.says(account):
                 return recorder.open_span(account)
         except Exception as error:
             self.broke(error)
