@@ -169,7 +169,7 @@ def _feed(form: str, folder: Path, reader: "RunReader", follow: float | None) ->
 
     from torchett.sinks import feed, mlflow, tensorboard, wandb
 
-    makers: dict[str, Callable[[Path, "Ledger"], feed.Sink]] = {
+    makers: dict[str, Callable[[Path, Ledger], feed.Sink]] = {
         "tensorboard": tensorboard.TensorBoard,
         "wandb": wandb.WandB,
         "mlflow": mlflow.MLflow,

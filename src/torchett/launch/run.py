@@ -177,8 +177,10 @@ def _next_attempt(run: Path, node: int) -> int:
 
 def _given_anew(place: Placement, run: Path) -> Placement:
     """The placement without its times if the last attempt ran in the same allocation."""
-    ends = [end.end_ns for end in read_launches(run, Clocks()).ends.values()]
-    over = max((end for end in ends if end is not None), default=None)
+    known = read_launches(run, Clocks())
+    seen = [launch.start_ns for launch in known.attempts.values()]
+    seen += [launch.end_ns for launch in known.ends.values()]
+    over = max((t_ns for t_ns in seen if t_ns is not None), default=None)
     if over is None or place.allocated_s is None or place.allocated_s * 1e9 >= over:
         return place
     return replace(place, allocated_s=None, submitted_s=None)
