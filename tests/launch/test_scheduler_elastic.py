@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from torchett.launch.elastic import failures, last_restart, log_folder
+from torchett.launch.elastic import failures, log_folder, restarts
 
 TORCHRUN = "/env/bin/torchrun"
 
@@ -48,16 +48,17 @@ def test_the_first_error_of_each_restart_counts(tmp_path: Path) -> None:
     found = [(f.restart, f.local_rank, f.text, f.wall_ns) for f in failures(tmp_path)]
     assert found == [(0, 0, "ValueError: first here", 10), (1, 0, "SIGSEGV", 30)]
     assert [f.restart for f in failures(tmp_path, since_ns=25)] == [1]
-    assert last_restart(tmp_path) == 2
+    assert sorted(restarts(tmp_path)) == [0, 1, 2]
+    assert restarts(tmp_path, since_ns=1 << 62) == {}
 
 
 SCRIPT = """
-import os, torchett as ett
+import os, sys, torchett as ett
 from torch.distributed.elastic.multiprocessing.errors import record
 
 @record
 def main():
-    for _ in ett.steps(range(3)):
+    for _ in ett.steps(range(3)) if sys.argv[1:] else ():
         pass
     raise RuntimeError("boom " + os.environ["TORCHELASTIC_RESTART_COUNT"])
 
@@ -66,14 +67,16 @@ main()
 
 
 @pytest.mark.e2e
-def test_a_stock_torchrun_as_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_stock_torchrun_as_is(recorded: bool, tmp_path: Path) -> None:
+    """Its restarts and their causes are known whether the script records anything or not."""
     (tmp_path / "train.py").write_text(SCRIPT)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--monitor-interval", "0.1"]
     env = {k: v for k, v in os.environ.items() if not k.startswith(("ETT_", "SLURM_", "PET_"))}
     env |= {"ETT_RUNS": str(tmp_path / "runs")}
     done = subprocess.run(
         [sys.executable, "-m", "torchett.cli.main", "run", "--as-is", "--job", "a", "--",
-         *torchrun, "--max-restarts", "1", "train.py"],
+         *torchrun, "--max-restarts", "1", "train.py", *(["record"] if recorded else [])],
         env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
@@ -83,3 +86,4 @@ def test_a_stock_torchrun_as_is(tmp_path: Path) -> None:
     causes = [attempt.cause for attempt in attempts]
     assert causes == ["RuntimeError: boom 0", "RuntimeError: boom 1"]
     assert [attempt.outcome for attempt in attempts] == ["failed", "failed"]
+    assert attempts[0].end_ns <= attempts[1].start_ns < attempts[1].end_ns

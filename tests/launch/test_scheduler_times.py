@@ -92,7 +92,7 @@ def test_slurm_is_asked_for_what_the_environment_lacks(
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ("sleep 30", "did not answer within 1 s"),
+        ("sleep 30; true", "no answer within 1 s"),
         ("echo 'slurm_load_jobs error: Invalid job id' >&2; exit 1", "Invalid job id"),
         ("exit 1", "scontrol failed"),
     ],
@@ -103,7 +103,7 @@ def test_a_slurm_that_does_not_answer_costs_a_second_at_most(
     env = on_path(monkeypatch, fake_scontrol(tmp_path, script))
     began = time.monotonic()
     found = asked(placement(env), env, 10.0)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 4
     assert found.allocated_s is None
     assert found.note is not None
     assert said in found.note

@@ -89,6 +89,28 @@ def test_transformers(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
+def test_transformers_report_to_in_a_script_nobody_changed(tmp_path: Path) -> None:
+    needs("transformers")
+    text = (EXAMPLES / "transformers_callback.py").read_text()
+    lines = [line for line in text.splitlines() if "EttCallback" not in line]
+    (tmp_path / "train.py").write_text("\n".join(lines))
+    from torchett.record.boarding import SITE
+
+    path = os.pathsep.join([SITE, os.environ.get("PYTHONPATH", "")])
+    board = {"ETT_BOARD": "torchett.record.adapters.aboard", "PYTHONPATH": path, "ETT_JOB": "x"}
+    done = subprocess.run(
+        [sys.executable, "train.py"],
+        env=env(tmp_path / "runs", **board),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert steps(tmp_path) == [(0, index) for index in range(12)]
+
+
+@pytest.mark.e2e
 def test_accelerate(tmp_path: Path) -> None:
     needs("accelerate")
     found = run(tmp_path, "accelerate_tracker.py", "--folder", str(tmp_path))

@@ -1,5 +1,6 @@
 """`ett import --format …` as a user types it: a run, or one line and nothing left behind."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -54,6 +55,15 @@ def test_what_is_not_of_the_format_is_one_line_and_no_run(
     assert said.stderr.startswith(f"ett: {file}:1: expected")
     assert said.stderr.count("\n") == 1
     assert not runs.exists() or not list(runs.iterdir())
+
+
+def test_a_log_may_be_packed(runs: Path, tmp_path: Path) -> None:
+    packed = gzip.compress(FILES["log"].encode())
+    (tmp_path / "a.log.gz").write_bytes(packed)
+    assert ett("import", str(tmp_path / "a.log.gz"), "a", "--format", "log").exit_code == 0
+    (tmp_path / "b.log.gz").write_bytes(packed[:-9])
+    said = ett("import", str(tmp_path / "b.log.gz"), "b", "--format", "log")
+    assert (said.exit_code, "expected a whole gzip file" in said.stderr) == (2, True)
 
 
 def test_a_folder_of_torchtitan_is_one_job(runs: Path, tmp_path: Path) -> None:

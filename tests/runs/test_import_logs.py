@@ -169,6 +169,11 @@ def test_ranks_in_one_log_are_not_restarts() -> None:
     assert (found["attempts"], found["last_step"]) == (1, 4)
 
 
+def test_a_number_in_brackets_is_not_a_rank() -> None:
+    found = read(*(f"[{i}] {at(i)} loss 1.0" for i in range(1, 9)), step=r"^\[(\d+)\]")
+    assert (found["last_step"], found["attempts"]) == (8, 1)
+
+
 def test_a_users_own_patterns() -> None:
     found = read(
         *(f"15.11.2026-10:00:{i:02d} | did {i} of 9" for i in range(1, 5)),

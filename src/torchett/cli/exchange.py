@@ -1,7 +1,9 @@
 """`ett import` and `ett export`: runs from other tools' files, and runs for other tools."""
 
+import gzip
 import io
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,11 +102,19 @@ def _history(file: Path, job: str, form: str, ranks: int, told: dict[str, Any]) 
 
 
 def _lines(path: Path) -> list[str]:
-    """The lines of a text file, each with its end; bytes that are not UTF-8 are shown as such."""
+    """The lines of a text file (packed by gzip or not), each with its end.
+
+    Bytes that are not UTF-8 are replaced: a log may hold anything.
+    """
     try:
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path}: expected a readable file: {error.strerror}") from None
+    if data.startswith(b"\x1f\x8b"):
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise InputError(f"{path}: expected a whole gzip file: {error}") from None
     return list(io.StringIO(data.decode(errors="replace"), newline="\n"))
 
 

@@ -2,7 +2,7 @@
 
     ett run --as-is -- torchrun --max-restarts 2 train.py         (main is decorated with @record)
     ETT_RUN/torchelastic-0/<id>/attempt_0/1/error.json      → the cause of restart 0's end
-    ETT_RUN/torchelastic-0/<id>/attempt_1/0/error.json      → of restart 1's
+    ETT_RUN/torchelastic-0/<id>/attempt_1/                  made when restart 1 began
 
 A restart writes nothing else down. Where the user chose a log folder, that one is read.
 """
@@ -62,10 +62,18 @@ def failures(folder: Path, since_ns: int = 0) -> list[Failure]:
     return [first[restart] for restart in sorted(first)]
 
 
-def last_restart(folder: Path) -> int:
-    """The highest restart torchrun made a folder for; 0 if none."""
-    names = (path.name.removeprefix("attempt_") for path in folder.glob("*/attempt_*"))
-    return max((int(name) for name in names if name.isdigit()), default=0)
+def restarts(folder: Path, since_ns: int = 0) -> dict[int, int]:
+    """When each restart began (wall time): torchrun makes a folder for it and its workers then."""
+    began: dict[int, int] = {}
+    for path in folder.glob("*/attempt_*"):
+        number = path.name.removeprefix("attempt_")
+        try:
+            wall_ns = path.stat().st_mtime_ns
+        except OSError:
+            continue
+        if number.isdigit() and wall_ns >= since_ns:
+            began[int(number)] = min(wall_ns, began.get(int(number), wall_ns))
+    return began
 
 
 def _error_files(folder: Path) -> Iterator[Failure]:

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from torchett.launch.clocksync import ClockServer, measure, parse_address
-from torchett.launch.elastic import failures, last_restart, log_folder
+from torchett.launch.elastic import failures, log_folder, restarts
 from torchett.launch.scheduler import Placement, asked, placement
 from torchett.launch.supervise import Exit, Supervisor, end_leftovers
 from torchett.model.causes import Domain, Outcome
@@ -27,7 +27,6 @@ from torchett.record.boarding import SITE
 from torchett.record.clock import Anchor, anchor, now_ns, process_start_ns
 from torchett.record.flight import seal
 from torchett.record.identity import runs_folder, safe_name
-from torchett.record.layout import attempt_folder
 from torchett.runs.launchers import Clocks, read_launches
 
 AGENT = "torchett.launch.agent"
@@ -101,7 +100,7 @@ def run_job(options: Options, env: Mapping[str, str]) -> Ended:
             end_ns = now_ns()
             outcome, cause, domain = _judge(ended)
             if errors is not None:
-                raised = _raised(errors, log, run, attempt, began, here)
+                raised = _raised(errors, log, attempt, began, here)
                 cause = raised if outcome == "failed" and raised and not ended.stopped else cause
             log.append(
                 {
@@ -184,34 +183,33 @@ def _next_attempt(run: Path, node: int) -> int:
 
 def _given_anew(place: Placement, run: Path) -> Placement:
     """The placement without its times if the last attempt ran in the same allocation."""
-    ends = [end.end_ns for end in read_launches(run, Clocks()).ends.values()]
-    over = max((end for end in ends if end is not None), default=None)
+    known = read_launches(run, Clocks())
+    seen = [launch.start_ns for launch in known.attempts.values()]
+    seen += [launch.end_ns for launch in known.ends.values()]
+    over = max((t_ns for t_ns in seen if t_ns is not None), default=None)
     if over is None or place.allocated_s is None or place.allocated_s * 1e9 >= over:
         return place
     return replace(place, allocated_s=None, submitted_s=None)
 
 
-def _raised(
-    errors: Path, log: AttemptLog, run: Path, attempt: int, began: int, here: Anchor
-) -> str | None:
-    """What the last restart of a stock torchrun raised; earlier ones are written down here."""
-    last = last_restart(errors)
-    text = None
-    for failure in failures(errors, began + here.offset_ns):
-        if failure.restart == last:
-            text = failure.text
-        elif attempt_folder(run, attempt, failure.restart).exists():
-            log.append(
-                {
-                    "event": "end",
-                    "attempt": attempt,
-                    "restart": failure.restart,
-                    "t_ns": failure.wall_ns - here.offset_ns,
-                    "outcome": "failed",
-                    "cause": failure.text,
-                }
-            )
-    return text
+def _raised(errors: Path, log: AttemptLog, attempt: int, began: int, here: Anchor) -> str | None:
+    """What the last restart of a stock torchrun raised; restarts before it are written down."""
+    since = began + here.offset_ns
+    texts = {failure.restart: failure for failure in failures(errors, since)}
+    starts = restarts(errors, since)
+    last = max(starts, default=0)
+    for restart in range(1, last + 1):
+        if restart not in starts:
+            continue
+        lane = {"attempt": attempt, "restart": restart - 1}
+        failure = texts.get(restart - 1)
+        over = starts[restart] if failure is None else min(failure.wall_ns, starts[restart])
+        cause = None if failure is None else failure.text
+        end = {"t_ns": over - here.offset_ns, "outcome": "failed", "cause": cause}
+        log.append({"event": "end", **lane, **end})
+        lane["restart"] = restart
+        log.append({"event": "start", **lane, "t_ns": starts[restart] - here.offset_ns})
+    return texts[last].text if last in texts else None
 
 
 def _sync_clocks(place: Placement, here: Anchor, log: AttemptLog) -> ClockServer | None:

@@ -8,6 +8,8 @@ The environment is read first (ETT_* before Slurm's and Kubernetes'); what it le
 for, within a second. An answer that does not come is a note, not an error.
 """
 
+import signal
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -15,6 +17,8 @@ from torchett.launch.kubernetes import pod_times
 from torchett.launch.slurm import job_times
 
 ASK_S = 1.0
+Answer = tuple[dict[str, object], str | None]  # what the scheduler said; why it said nothing
+Ask = Callable[[Mapping[str, str], float], Answer]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +56,14 @@ def asked(place: Placement, env: Mapping[str, str], born_s: float) -> Placement:
     """
     if place.node or (place.submitted_s is not None and place.allocated_s is not None):
         return in_order(place, born_s)
-    ask: Callable[[Mapping[str, str], float], tuple[dict[str, object], str | None]] | None = None
+    ask: Ask | None = None
     if "SLURM_JOB_ID" in env:
         ask = job_times
     elif "ETT_POD" in env or "KUBERNETES_SERVICE_HOST" in env:
         ask = pod_times
     if ask is None:
         return in_order(place, born_s)
-    said, note = ask(env, ASK_S)
+    said, note = _within(ASK_S, ask, env)
     submitted, allocated = _known(said, "submitted_s"), _known(said, "allocated_s")
     place = replace(
         place,
@@ -69,6 +73,21 @@ def asked(place: Placement, env: Mapping[str, str], born_s: float) -> Placement:
         note=note,
     )
     return in_order(place, born_s)
+
+
+def _within(seconds: float, ask: Ask, env: Mapping[str, str]) -> Answer:
+    """The answer, if it comes in time; a thread that still waits for it takes no signals."""
+    answers: list[Answer] = []
+
+    def wait() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        answers.append(ask(env, seconds))
+
+    thread = threading.Thread(target=wait, name="ett-asks", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    late = f"the scheduler's times are not known: no answer within {seconds:g} s"
+    return answers[0] if answers else ({}, late)
 
 
 def in_order(place: Placement, born_s: float) -> Placement:

@@ -14,6 +14,7 @@ log = logging.getLogger("torchett")
 
 
 _IMPORTED_NS = now_ns()
+_SHORT_NS = 100_000  # a wait that costs less than to record it stays between the steps
 
 
 def open_record() -> None:
@@ -52,8 +53,11 @@ class Phases:
     def step_begins(self, index: int) -> None:
         """A step runs from now on; what came since `idle` was waiting for data."""
         if self._idle_ns is not None:
-            account = "data_wait" if self._stepped else "get_first_batch_data"
-            api.past_span(account, self._idle_ns, now_ns())
+            now = now_ns()
+            if not self._stepped:
+                api.past_span("get_first_batch_data", self._idle_ns, now)
+            elif now - self._idle_ns > _SHORT_NS:
+                api.past_span("data_wait", self._idle_ns, now)
             self._idle_ns = None
         if self._step is None:
             self._step = api.step(index)

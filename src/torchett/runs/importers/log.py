@@ -21,7 +21,7 @@ from torchett.runs.importers.draft import Draft, Told, Try
 from torchett.runs.importers.stamps import Reader, compiled, reader, stamp
 from torchett.runs.importers.ticks import Pace, Tick, pace, runs, stalled_s
 
-_RANK = re.compile(r"^\[(?:default|rank)?(\d+)\]:?\s?")
+_RANK = re.compile(r"^\[[a-z_]+(\d+)\]:\s?")  # torchrun's [default0]: and torch's [rank0]:
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -55,21 +55,19 @@ def parse(
     lines: Iterable[str], name: str, job: str, told: Told, how: Reading | None = None
 ) -> History:
     """The history in the lines of a log."""
-    text = _one_rank([_COLOUR.sub("", line.rstrip("\n")) for line in lines])
+    text = _one_rank(_COLOUR.sub("", line.rstrip("\n")) for line in lines)
     how = how or Reading()
-    found = _dialect([line for _, line in text], how, name)
+    found = _dialect(text, how, name)
     told_time = reader(how.time) if how.time else None
     clock = _Clock(told_time or stamp, around(found))
-    clock.stamped = any(
-        clock.stamp(line) is not None for _, line in text if found.step.search(line)
-    )
+    clock.stamped = any(clock.stamp(line) is not None for line in text if found.step.search(line))
     if how.time and not clock.stamped:
         raise InputError(
             f"{name}:1: expected lines of steps with a time as --time says ('{how.time}'),"
             " found none"
         )
     log = _Log(around(found), clock, _longest_bar(found, text))
-    for _, line in text:
+    for line in text:
         log.take(line)
     log.close()
     attempts = log.attempts
@@ -104,29 +102,25 @@ def _dialect(lines: list[str], how: Reading, name: str) -> Dialect:
     return found
 
 
-def _one_rank(lines: list[str]) -> list[tuple[int, str]]:
-    """Numbered lines; where ranks write into one log, those of the lowest that logs steps."""
-    out: list[tuple[int, str]] = []
-    ranks: dict[int, int] = {}
-    marked: list[tuple[int, int | None, str]] = []
+def _one_rank(lines: Iterable[str]) -> list[str]:
+    """The lines; where ranks write into one log, those of the lowest that logs steps."""
+    ranks: set[int] = set()
+    marked: list[tuple[int | None, str]] = []
     steps = re.compile("|".join(f"(?:{_unnamed(d.step)})" for d in DIALECTS))
-    for number, line in enumerate(lines, 1):
+    for line in lines:
         for part in line.split("\r"):
             rank = _RANK.match(part)
             mine = int(rank.group(1)) if rank else None
             rest = part[rank.end() :] if rank else part
-            marked.append((number, mine, rest))
+            marked.append((mine, rest))
             if mine is not None and steps.search(rest):
-                ranks[mine] = ranks.get(mine, 0) + 1
+                ranks.add(mine)
     kept = min(ranks, default=None)
-    for number, mine, rest in marked:
-        if kept is None or mine is None or mine == kept:
-            out.append((number, rest))
-    return out
+    return [rest for mine, rest in marked if kept is None or mine is None or mine == kept]
 
 
-def _longest_bar(dialect: Dialect, text: list[tuple[int, str]]) -> int:
-    found = (dialect.step.search(line) for _, line in text)
+def _longest_bar(dialect: Dialect, text: list[str]) -> int:
+    found = map(dialect.step.search, text)
     return max((int(_group(step, "size") or 0) for step in found if step), default=0)
 
 
