@@ -9,7 +9,7 @@ from torchett.record.boarding import SITE
 
 
 def python(code: str, folder: Path, **env: str) -> "subprocess.CompletedProcess[str]":
-    path = os.pathsep.join([SITE, str(folder)])
+    path = os.pathsep.join([SITE, str(folder), str(Path(SITE).parents[2])])
     return subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"PYTHONPATH": path} | env,

@@ -9,7 +9,7 @@ import click
 from torchett import __version__
 from torchett.cli.bench import bench
 from torchett.cli.checkpoint import checkpoint
-from torchett.cli.compile import compile_
+from torchett.cli.compile import compile_, say_if_unusable
 from torchett.cli.exchange import export, import_
 from torchett.cli.speak import print_json, print_rich, speaks_plainly
 from torchett.cli.startup import startup
@@ -104,6 +104,8 @@ def run(
         raise InputError(
             "ett run: --dynamic-sources changes the command, --as-is does not: drop one"
         )
+    if compile_cache is not None:
+        say_if_unusable(compile_cache)
     options = Options(
         command=command,
         job=job,
@@ -157,6 +159,7 @@ def report(run: str, as_json: bool, definition: str, svg: Path | None) -> None:
     """Show where the time of a job went."""
     from torchett.cli.doctor import compiles_of
     from torchett.compile.summary import summary
+    from torchett.compile.told import cache_lines
     from torchett.ledger.views import DEFINITIONS
     from torchett.runs.folder import find_run
     from torchett.runs.reader import RunReader
@@ -164,12 +167,15 @@ def report(run: str, as_json: bool, definition: str, svg: Path | None) -> None:
     reader = RunReader(find_run(run)).poll()
     ledger, chosen = reader.ledger(), DEFINITIONS[definition]
     compiles = summary(compiles_of(reader))
+    reader.asides += cache_lines(reader.facts("compile_cache"))
     if as_json:
         shown = ledger.to_json()
         if compiles is not None:
             shown["compile"] = compiles
         if reader.notes:
             shown["notes"] = reader.notes
+        if reader.asides:
+            shown["asides"] = reader.asides
         if definition != "meta":
             value = chosen.percent(ledger, reader.history().rows)
             shown["definition"] = {"name": definition, "percent": value, "is": chosen.sentence}
