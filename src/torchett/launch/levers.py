@@ -23,6 +23,7 @@ class Levers:
         """The modules, each with a function `board()`: see record.boarding."""
         chosen = {
             "torchett.record.hooks": self.hooks,
+            "torchett.record.adapters.aboard": self.hooks,
             **dict.fromkeys(WATCHES, self.hooks),
             "torchett.startup.audit": self.audit,
             "torchett.compile.board": self.compile_cache is not None,
