@@ -261,10 +261,41 @@ def make_saver(name: str, work: Workload, folder: Path) -> Saver:
             assert not self.ckpt.errors, self.ckpt.errors
             self.ckpt.close(final=False)
 
-    if name == "torch_checkpointing":
-        import torch_checkpointing  # noqa: F401
+    class Peer(Saver):
+        """meta-pytorch/torch_checkpointing, with its lock around the optimizer's step."""
 
-        raise ModuleNotFoundError("torch_checkpointing: no adapter for this version")
+        future: Any = None
+        number = 0
+
+        def __init__(self) -> None:
+            from torch_checkpointing import CheckpointManager
+
+            self.manager = CheckpointManager(CheckpointManager.Config.with_async_save())
+            self.manager.prewarm_staging(work.state_dict())
+            self.step = work.optimizer.step
+            work.optimizer.step = self.locked  # type: ignore[method-assign]
+
+        def locked(self, *_: Any) -> None:
+            with self.manager.lock():
+                self.step()
+
+        def save(self) -> None:
+            self.number += 1
+            folder.mkdir(parents=True, exist_ok=True)
+            self.future = self.manager.save(f"{target}-{self.number}", work.state_dict())
+            self.future.add_done_callback(self.stamp)
+
+        def done(self) -> bool:
+            if self.future is not None and self.future.done():
+                self.future.result()  # raises what went wrong
+            return bool(self.future is None or self.future.done())
+
+        def close(self) -> None:
+            work.optimizer.step = self.step  # type: ignore[method-assign]
+            self.manager.close()
+
+    if name == "torch_checkpointing":
+        return Peer()
     kinds: dict[str, Any] = {"nothing": Nothing, "torch.save": TorchSave, "dcp.save": DcpSave}
     kinds["pinned copy"] = Pinned
     if name in kinds:
@@ -282,51 +313,53 @@ def measure(
         return {"method": name, "error": f"not installed: {error.name or error}"}
     found: list[dict[str, float]] = []
     warm = 1 if name.startswith("dcp.async") else 0  # the others are warm once they are made
-    plain = clock.run(lambda n: n < window, lambda n: None)
-    for turn in range(rounds + warm):
-        told = {"durable": 0.0}
-        cpu = 0.0
+    try:
+        plain = clock.run(lambda n: n < window, lambda n: None)
+        for turn in range(rounds + warm):
+            told = {"durable": 0.0}
+            cpu = 0.0
 
-        def before(number: int, told: dict[str, float] = told) -> None:
-            nonlocal cpu
-            if number == START:
-                saver.cpu_s = saver.durable_at = 0.0
-                cpu = time.thread_time()
-                told["began"] = time.perf_counter()
-                saver.save()
-                told["call"] = time.perf_counter() - told["began"]
-                cpu = time.thread_time() - cpu
+            def before(number: int, told: dict[str, float] = told) -> None:
+                nonlocal cpu
+                if number == START:
+                    saver.cpu_s = saver.durable_at = 0.0
+                    cpu = time.thread_time()
+                    told["began"] = time.perf_counter()
+                    saver.save()
+                    told["call"] = time.perf_counter() - told["began"]
+                    cpu = time.thread_time() - cpu
 
-        def more(number: int, told: dict[str, float] = told) -> bool:
-            if number > START and not told["durable"] and saver.done():
-                at = saver.durable_at or told["began"] + told["call"]
-                told["durable"] = at - told["began"]
-                told["last"] = number + 2
-            return not told["durable"] or number < told["last"]
+            def more(number: int, told: dict[str, float] = told) -> bool:
+                if number > START and not told["durable"] and saver.done():
+                    at = saver.durable_at or told["began"] + told["call"]
+                    told["durable"] = at - told["began"]
+                    told["last"] = number + 2
+                return not told["durable"] or number < told["last"]
 
-        steps = clock.run(more, before)
-        after = clock.run(lambda n: n < window, lambda n: None)
-        both = plain + after
-        base = statistics.fmean(both)
-        plain = after
-        row = {
-            "stall_s": sum(steps) - len(steps) * base,
-            "call_s": told["call"],
-            "main_cpu_s": cpu + saver.cpu_s,
-            "fence_s": saver.fence_s(),
-            "durable_s": told["durable"],
-            "steps": float(len(steps)),
-        }
-        if turn >= warm:
-            found.append(row)
-        noise = [1e3 * (step - base) for step in steps[START : START + 4]]
-        print(
-            f"  {name} round {turn}: {row} base {base:.5f} ± "
-            f"{statistics.stdev(both):.5f} first {noise} ms",
-            file=sys.stderr,
-        )
-    saver.close()
-    shutil.rmtree(folder, ignore_errors=True)
+            steps = clock.run(more, before)
+            after = clock.run(lambda n: n < window, lambda n: None)
+            both = plain + after
+            base = statistics.fmean(both)
+            plain = after
+            row = {
+                "stall_s": sum(steps) - len(steps) * base,
+                "call_s": told["call"],
+                "main_cpu_s": cpu + saver.cpu_s,
+                "fence_s": saver.fence_s(),
+                "durable_s": told["durable"],
+                "steps": float(len(steps)),
+            }
+            if turn >= warm:
+                found.append(row)
+            noise = [1e3 * (step - base) for step in steps[START : START + 4]]
+            print(
+                f"  {name} round {turn}: {row} base {base:.5f} ± "
+                f"{statistics.stdev(both):.5f} first {noise} ms",
+                file=sys.stderr,
+            )
+    finally:
+        saver.close()
+        shutil.rmtree(folder, ignore_errors=True)
     middle = {key: statistics.median(row[key] for row in found) for key in found[0]}
     return {"method": name, **middle, "worst_stall_s": max(row["stall_s"] for row in found)}
 
@@ -420,7 +453,12 @@ def main() -> None:
     for name in args.only or METHODS:
         slow = name in ("torch.save", "dcp.save") and args.device == "cuda"
         rounds = 1 if slow else args.rounds  # 10 s each, and nothing to warm up
-        rows.append(measure(name, work, clock, folder, rounds, window))
+        try:
+            rows.append(measure(name, work, clock, folder, rounds, window))
+        except Exception as error:  # a peer that does not work here is a row that says so
+            if name.startswith("torchett"):
+                raise
+            rows.append({"method": name, "error": f"{type(error).__name__}: {error}"[:80]})
     for kind in args.probe:
         probes.append(race_probe(work, folder, kind))
         print(f"  {probes[-1]}", file=sys.stderr)
@@ -466,9 +504,19 @@ def main() -> None:
         wrong = sum(probe["wrong"] for probe in probes)
         cpu = min(row["main_cpu_s"] for row in ours) / gib
         report.bars = [
-            Bar("total stall", "≤ 10 ms (GPU)", f"{1e3 * stall:.1f} ms", stall <= 0.010),
-            Bar("durable ÷ raw", "≤ 1.3", f"{durable / raw:.2f}", durable <= 1.3 * raw),
-            Bar("wrong tensors", "0", str(wrong), wrong == 0),
+            Bar(
+                "total stall",
+                "≤ 10 ms (GPU)",
+                f"{1e3 * stall:.1f} ms",
+                stall <= 0.010 if args.device == "cuda" else None,
+            ),
+            Bar(
+                "durable ÷ raw",
+                "≤ 1.3",
+                f"{durable / raw:.2f}",
+                None if args.no_raw else durable <= 1.3 * raw,
+            ),
+            Bar("wrong tensors", "0", str(wrong), wrong == 0 if probes else None),
             Bar("main-thread CPU", "≤ 10 ms/GiB", f"{1e3 * cpu:.1f} ms/GiB", cpu <= 0.010),
         ]
         if stock:

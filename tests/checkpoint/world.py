@@ -180,20 +180,22 @@ def trouble(folder: Path) -> None:
         if rank == 0:
             print("heard on all ranks:", ckpt.errors[0], flush=True)
         state.values.pop("odd")
-        before = ckpt.upload_pid
-        if rank == 1:
-            assert before is not None
-            os.kill(before, signal.SIGKILL)
-            while ckpt.upload_pid == before:
-                time.sleep(0.01)
-            while ckpt._met.ranks.count("generation") == 0:
-                time.sleep(0.01)
-        dist.barrier()
         state.step(1)
+        before = ckpt.upload_pid
+        assert before is not None
         ckpt.save(1, state.values)
+        if rank == 1:  # in the middle of it: the other rank's process waits for this one
+            os.kill(before, signal.SIGKILL)
         ckpt.fence()
         assert ckpt._met.saves.wait(120)
-        assert ckpt.durable == {"local": 1}, ckpt.errors
+        while ckpt._met.ranks.count("generation") == 0:
+            time.sleep(0.01)
+        dist.barrier()
+        state.step(2)
+        ckpt.save(2, state.values)
+        ckpt.fence()
+        assert ckpt._met.saves.wait(120)
+        assert ckpt.durable == {"local": 2}, ckpt.errors
         if rank == 0:
             print("saved by the new process", flush=True)
         ckpt.close(final=False)

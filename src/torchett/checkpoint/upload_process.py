@@ -55,7 +55,7 @@ def _serve(
 
     flusher = Flusher(lambda step, error: say(("flushed", step, error)))
     group = _Group(settings)
-    if settings["address"] is not None:
+    if settings["first"]:  # begun anew, it waits for the next generation: this one has met
         group.join(0)
     say(("ready", 0, None))
     memory: mmap.mmap | None = None

@@ -98,7 +98,7 @@ class ProcessUploader:
         theirs.close()
         self._control = ours
         self._sent_plan = self._sent_arena = None
-        send(ours, self._settings)
+        send(ours, {**self._settings, "first": self.deaths == 0})
         threading.Thread(
             target=self._listen, args=(ours, self._process), name="ett-uploads", daemon=True
         ).start()
