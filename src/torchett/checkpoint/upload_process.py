@@ -19,7 +19,7 @@ def main(descriptor: int) -> None:
     """Serve the trainer at the other end of the socket."""
     control = socket.socket(fileno=descriptor)
     try:
-        os.nice(5)
+        os.nice(10)
     except OSError:
         pass
     settings, _ = receive(control)
