@@ -24,6 +24,7 @@ def parse_options(workload: str, presets: Iterable[str]) -> argparse.Namespace:
     add("--data-warmup", type=float, default=0.0, metavar="SECONDS", help="before the first batch")
     add("--checkpoint-dir", type=Path, help=f"(default: checkpoints/{workload}-PRESET)")
     add("--save-every", type=int, default=20, metavar="STEPS", help="0: only at the end")
+    add("--mtbf", type=float, metavar="SECONDS", help="train_ett.py: expected between failures")
     add("--log-every", type=int, default=10, metavar="STEPS")
     add("--digest", action="store_true", help="print the sha256 of the final weights")
     fault = {"action": "append", "dest": "faults", "default": []}

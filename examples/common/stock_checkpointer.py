@@ -11,7 +11,7 @@ import torchett as ett
 class StockCheckpointer:
     """Saves every `every` steps by `dcp.async_save`."""
 
-    def __init__(self, folder: Path, every: int) -> None:
+    def __init__(self, folder: Path, every: int, *, mtbf_s: float | None = None) -> None:
         self.folder, self.every = folder, every
         self.checkpoints: Checkpoints | None = None
         self.last_step = -1

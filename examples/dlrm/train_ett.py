@@ -85,7 +85,7 @@ def main() -> None:
     args.data_warmup += faults.data_delay_s
     every = "auto" if args.without.isdisjoint(("checkpoints", "interval")) else args.save_every
     saver = StockCheckpointer if "checkpoints" in args.without else ett.Checkpointer
-    checkpoints = saver(args.checkpoint_dir, every)  # begins to read the newest one
+    checkpoints = saver(args.checkpoint_dir, every, mtbf_s=args.mtbf)  # begins to read the newest
     plan = ett.Plan(seed=args.seed)
 
     @plan.stage("device_init", runs="main")

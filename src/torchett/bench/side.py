@@ -58,6 +58,7 @@ class Side:
         options += ["--checkpoint-dir", str(self.folder / "checkpoints")]
         if self.levers is not None:
             options += script_options(self.levers)
+            options += ["--mtbf", f"{workload.mtbf_s(failures):.1f}"]
         for word in schedule.words(workload.steps, workload.ranks) if schedule else ():
             options += ["--fault", word]
         return [*ett, "--", *torchrun, str(script), *options]

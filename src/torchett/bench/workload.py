@@ -26,8 +26,12 @@ class Workload:
 
     def save_every(self, failures: int) -> int:
         """Steps between the stock script's checkpoints: √(2·blocking·MTBF), in steps."""
-        between_s = self.steps * self.step_s / max(failures, 1)
+        between_s = self.mtbf_s(failures)
         return max(1, round(math.sqrt(2 * self.blocking_s * between_s) / self.step_s))
+
+    def mtbf_s(self, failures: int) -> float:
+        """Seconds of training between failures: both sides are told."""
+        return self.steps * self.step_s / max(failures, 1)
 
     def script(self, name: str) -> Path:
         path = _EXAMPLES / self.name / name

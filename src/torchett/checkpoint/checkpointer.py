@@ -54,6 +54,7 @@ class Checkpointer:
     `remote`          a second tier; checkpoints are flushed to it in the background
     `staging_memory`  bytes a rank may hold for a copy of its state; None: as many as it takes
     `upload`          "process" (with a process group), "thread" (without), or "auto"
+    `mtbf_s`          seconds between failures, as far as you know: where "auto" begins (8 hours)
     `on_error`        "go on" with training when a save fails, or "raise" at the next step
     """
 
@@ -68,6 +69,7 @@ class Checkpointer:
         staging_memory: int | None = None,
         upload: Literal["auto", "process", "thread"] = "auto",
         on_error: Literal["go on", "raise"] = "go on",
+        mtbf_s: float | None = None,
     ) -> None:
         near = open_storage(where)
         self._tiers = [near] + ([open_storage(remote)] if remote is not None else [])
@@ -79,7 +81,7 @@ class Checkpointer:
         far = self._tiers[1].root if remote is not None else None
         self._target = Target(where=near.root, remote=far, keep=keep, keep_remote=keep_remote)
         self._every, self._staging_memory = every, staging_memory
-        self._upload, self._on_error = upload, on_error
+        self._upload, self._on_error, self._mtbf_s = upload, on_error, mtbf_s
         Schedule(every)  # refused now rather than at the first step
         rank, size = (int(os.environ.get(name, d)) for name, d in (("RANK", 0), ("WORLD_SIZE", 1)))
         self._prefetch = Prefetch(self._tiers, rank, size)
@@ -227,7 +229,7 @@ class Checkpointer:
             auto = history.read() if ranks.rank == 0 and self._every == "auto" else None
             self._met = _Met(
                 ranks,
-                Schedule(self._every, auto_state=auto),
+                Schedule(self._every, auto_state=auto, mtbf_s=self._mtbf_s),
                 Saves(self._on_durable, self._on_done),
                 self._uploader(ranks),
                 history,
@@ -407,9 +409,13 @@ class Checkpointer:
 
     def _on_death(self, said: str) -> None:
         met = self._met
-        if met is not None and not self._closed:
+        if met is None or self._closed:
+            return
+        try:
             met.ranks.count("generation", 1)
             self._report(f"{said} and was begun anew")
+        except Exception as error:  # the store has gone with rank 0: the job is ending
+            log.debug("torchett: %s, and nobody could be told: %s", said, error)
 
     def _report(self, said: str) -> None:
         """Let every rank know."""

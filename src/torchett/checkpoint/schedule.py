@@ -19,7 +19,12 @@ _SEEN = 3  # steps that are timed before one is predicted
 class Schedule:
     """`every` is a number of steps, seconds as "600s" or "10m", or "auto"."""
 
-    def __init__(self, every: int | str, auto_state: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        every: int | str,
+        auto_state: dict[str, Any] | None = None,
+        mtbf_s: float | None = None,
+    ) -> None:
         self.steps: int | None = None
         self.seconds: float | None = None
         self.auto: AutoInterval | None = None
@@ -30,7 +35,8 @@ class Schedule:
                 raise _wrong(every)
             self.steps = every
         elif every == "auto":
-            self.auto = AutoInterval(state=auto_state)
+            prior = {} if mtbf_s is None else {"prior_mtbf_s": mtbf_s}
+            self.auto = AutoInterval(state=auto_state, **prior)
         else:
             found = re.fullmatch(r"([0-9.]+)\s*(s|m|min|h|)", str(every))
             try:
