@@ -101,7 +101,7 @@ def _word_data(folder: Path) -> None:
 
 
 def _word_model(long: bool) -> list[str]:
-    epochs = 12 if long else 1
+    epochs = 36 if long else 1
     return [
         "main.py", "--data=./random_words", "--model=LSTM", "--emsize=64", "--nhid=64",
         "--batch_size=40", f"--epochs={epochs}", "--log-interval=1",
