@@ -79,7 +79,7 @@ def _nanogpt_data(folder: Path) -> None:
 
 
 def _nanogpt(long: bool) -> list[str]:
-    iters = 150 if long else 20
+    iters = 1300 if long else 20
     return [
         "train.py", "--device=cpu", "--compile=False", "--dataset=random_char",
         f"--max_iters={iters}", f"--lr_decay_iters={iters}", f"--eval_interval={iters // 5}",
@@ -101,7 +101,7 @@ def _word_data(folder: Path) -> None:
 
 
 def _word_model(long: bool) -> list[str]:
-    epochs = 3 if long else 1
+    epochs = 36 if long else 1
     return [
         "main.py", "--data=./random_words", "--model=LSTM", "--emsize=64", "--nhid=64",
         "--batch_size=40", f"--epochs={epochs}", "--log-interval=1",
@@ -119,7 +119,7 @@ def _word_steps(output: str) -> int:
 
 
 def _dlrm(long: bool) -> list[str]:
-    batches = 300 if long else 30
+    batches = 1500 if long else 30
     return [
         "dlrm_s_pytorch.py", "--mini-batch-size=256", f"--num-batches={batches}",
         f"--data-size={256 * batches}", "--nepochs=1", "--arch-embedding-size=20000-20000-20000",
@@ -136,7 +136,7 @@ _DLRM_STEPS = last(r"it (\d+)/\d+ of epoch")
 
 
 def _torchrec(long: bool) -> list[str]:
-    batches = 150 if long else 20
+    batches = 1000 if long else 20
     tables = ",".join(["2000"] * 26)
     return [
         "torchrec_dlrm/dlrm_main.py", "--epochs=1", "--batch_size=64", "--embedding_dim=16",
@@ -194,7 +194,7 @@ def _clm_data(folder: Path) -> None:
 
 
 def _clm(long: bool) -> list[str]:
-    steps = 100 if long else 20
+    steps = 400 if long else 20
     return [
         "run_clm.py", "--config_name=./tiny", "--tokenizer_name=./tiny", "--train_file=train.txt",
         "--validation_file=valid.txt", "--do_train", "--do_eval", "--block_size=64",
