@@ -113,9 +113,12 @@ class _Announcing(Loader):
 _finder = _Finder()
 
 
-def next_sitecustomize() -> None:
-    """Run the sitecustomize that ours stands in front of, on a path that ours is not on."""
-    sys.path[:] = [folder for folder in sys.path if folder != SITE]
+def next_sitecustomize(ours: str) -> None:
+    """Run the sitecustomize that `ours` stands in front of, on a path that ours is not on.
+
+    `ours` need not be of this installation: a job may mix two.
+    """
+    sys.path[:] = [folder for folder in sys.path if folder not in (SITE, os.path.dirname(ours))]
     spec = PathFinder.find_spec("sitecustomize")
     if spec is not None and spec.loader is not None:
         module = sys.modules["sitecustomize"] = module_from_spec(spec)

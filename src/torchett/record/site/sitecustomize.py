@@ -8,5 +8,5 @@ if not any(word.startswith("torchett.launch.") for word in sys.orig_argv[1:4]):
     except ImportError:  # an interpreter that has no torchett
         pass
     else:
-        next_sitecustomize()
+        next_sitecustomize(__file__)
         board()
