@@ -41,6 +41,7 @@ def build_model(args: Namespace, device: torch.device) -> tuple[GPT, AdamW]:
 
 def parallel(args: Namespace, world: World, model: GPT) -> nn.Module:
     """The model's parallel and compiled form."""
+    torch._dynamo.config.optimize_ddp = False  # whole graphs: a restart finds them in the cache
     runner = DistributedDataParallel(model) if world.size > 1 else model
     return torch.compile(runner) if args.compile else runner
 

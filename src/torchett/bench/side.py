@@ -1,10 +1,11 @@
 """One side of a bench: a job driven through its failures to its end, like a scheduler would.
 
     command ──── "fault node" ✗ all killed ─┬─ command ── "fault preempt" ─ SIGTERM … ─┬─ command ──
-                                            └ at once                                  └ at once
+                                            └ at once, on a fresh node                 └ at once
 
 Killed ranks and failed starts are the launcher's to bring back (torchrun's, or ours); what takes
-the launcher with it is followed by the same command again.
+the launcher with it is followed by the same command again. A lost node takes its local compile
+cache with it; shared storage (checkpoints, a library of compiled code) stays.
 """
 
 import os
@@ -92,8 +93,10 @@ def drive(side: Side, workload: Workload, schedule: Schedule | None) -> Finished
     digest = None
     with (side.folder / "output.log").open("a") as log:
         for start in range(1, most + 1):
-            ended, said = _run(command, env, log)
+            ended, said, fault = _run(command, env, log)
             digest = said or digest
+            if fault == "node":  # the next one never ran this job: its own caches are empty
+                shutil.rmtree(env["TORCHINDUCTOR_CACHE_DIR"], ignore_errors=True)
             if ended == 0:
                 run = side.folder / "runs" / side.name
                 return Finished(side=side, run=run, digest=digest, starts=start)
@@ -105,8 +108,8 @@ def drive(side: Side, workload: Workload, schedule: Schedule | None) -> Finished
 
 def _run(
     command: Sequence[str], env: Mapping[str, str], log: IO[str]
-) -> tuple[int | None, str | None]:
-    """The exit code (None: it was ended by a fault, and is to be started again) and the digest."""
+) -> tuple[int | None, str | None, str | None]:
+    """The exit code (None: a fault has ended it), the digest, and that fault."""
     digest = None
     with subprocess.Popen(
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1
@@ -119,8 +122,8 @@ def _run(
                 fault = _FAULT.match(line)
                 if fault is not None:
                     log.write(_end(process, with_notice=fault[1] == "preempt"))
-                    return None, digest
-            return process.wait(), digest
+                    return None, digest, fault[1]
+            return process.wait(), digest, None
         finally:
             kill_all(process.pid)
 

@@ -223,7 +223,7 @@ class AutoInterval:
         """Seconds to train until the next save begins."""
         blocking_s = self.blocking_s
         if blocking_s is None:
-            return self._clamped(_FIRST_S)
+            return self._clamped(min(_FIRST_S, self._rate.mtbf_s / 10))
         best = optimum_s(blocking_s, self._rate.mtbf_s)
         best = self._clamped(max(best, blocking_s / _MOST_BLOCKED - blocking_s))
         if self._held_s is None or abs(best / self._held_s - 1) > _HYSTERESIS:

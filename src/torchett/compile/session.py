@@ -43,7 +43,7 @@ class Session:
         self._env = env
         self._workload = workload
         self._wait_s = float(env.get("ETT_COMPILE_CACHE_TIMEOUT", "60"))
-        self._quiet_s = float(env.get("ETT_COMPILE_CACHE_QUIET", "20"))
+        self._quiet_s = float(env.get("ETT_COMPILE_CACHE_QUIET", "5"))
         self._began = False
         self._compiling = False
         self._last_compile = 0.0

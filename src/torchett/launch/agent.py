@@ -7,6 +7,7 @@ handed to a standby where one waits, and the agent's restarts are written down a
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -14,6 +15,7 @@ from torchett.launch.journal import Journal
 from torchett.launch.standbys import Standbys
 
 _REFILL_S = 2.0
+_REFILL_AT_LAST_S = 60.0  # ranks that keep no record: nobody knows when they train
 
 
 def main(argv: Sequence[str]) -> None:
@@ -48,6 +50,7 @@ def _torchrun(argv: list[str], standbys: Standbys, journal: Journal) -> None:
     from torch.distributed.elastic.agent.server import local_elastic_agent
     from torch.distributed.elastic.multiprocessing import api
 
+    refill = _Refill(standbys, journal)
     handler_class = api.SubprocessHandler
 
     class Handler(handler_class):  # type: ignore[misc, valid-type]
@@ -91,7 +94,7 @@ def _torchrun(argv: list[str], standbys: Standbys, journal: Journal) -> None:
 
     def start_workers(self: Any, group: Any) -> Any:
         started = start(self, group)
-        standbys.fill_later(_REFILL_S)
+        refill.started(len(started))
         return started
 
     def close_all(self: Any, death_sig: Any, timeout: int = 30) -> None:
@@ -105,6 +108,7 @@ def _torchrun(argv: list[str], standbys: Standbys, journal: Journal) -> None:
     def monitor_workers(self: Any, group: Any) -> Any:
         journal.end_hung_ranks(self._pcontext.pids() if self._pcontext else {})
         standbys.weigh()
+        refill.look(self._pcontext.pids() if self._pcontext else {})
         result = monitor(self, group)
         if result.failures:
             first = min(result.failures.values(), key=lambda failure: failure.timestamp)
@@ -118,6 +122,36 @@ def _torchrun(argv: list[str], standbys: Standbys, journal: Journal) -> None:
     agent_class._start_workers = start_workers
     agent_class._monitor_workers = monitor_workers
     torchrun.main(argv)
+
+
+class _Refill:
+    """Decides when the standbys that were used are replaced: when that holds nobody up.
+
+    Their imports cost some ten seconds of a core each. With cores to spare that is at once, else
+    when the ranks train: a start-up that is slowed down is time lost, a step hardly.
+    """
+
+    def __init__(self, standbys: Standbys, journal: Journal) -> None:
+        self._standbys, self._journal = standbys, journal
+        self._since_s: float | None = None
+        self._looked_s = 0.0
+        self._roomy = False
+
+    def started(self, ranks: int) -> None:
+        self._since_s = self._looked_s = time.monotonic()
+        self._roomy = len(os.sched_getaffinity(0)) >= 4 * ranks
+
+    def look(self, pids: dict[int, int]) -> None:
+        now = time.monotonic()
+        if self._since_s is None or now - self._looked_s < 1.0:
+            return
+        self._looked_s = now
+        waited_s = now - self._since_s
+        if waited_s >= (_REFILL_S if self._roomy else _REFILL_AT_LAST_S) or (
+            not self._roomy and self._journal.training(pids)
+        ):
+            self._since_s = None
+            self._standbys.fill(spare=True)
 
 
 def _ranks_asked_for(argv: Sequence[str]) -> int:

@@ -73,6 +73,12 @@ class Journal:
             self._hung = True
             os.kill(pid, signal.SIGKILL)
 
+    def training(self, pids: Mapping[int, int]) -> bool:
+        """Whether all ranks of this node have done a step, as far as they are recorded."""
+        folder = attempt_folder(self._run, self._attempt, self._restart)
+        lives = look(pids, folder)
+        return bool(lives) and all(life.stepped for life in lives.values())
+
     def failed(self, exit_code: int) -> None:
         """A rank of this node has failed, and its peers are stopped."""
         self._cause = "hang" if self._hung else _word(exit_code)

@@ -91,7 +91,6 @@ class Standbys:
         self._env = _common(env)
         self._waiting: list[_Standby] = []
         self._lock = threading.Lock()
-        self._timer: threading.Timer | None = None
         self._closed = False
         self._heaviest = _USUAL_BYTES
         self._weighed_s = time.monotonic()
@@ -107,14 +106,6 @@ class Standbys:
                 taken = {standby.place for standby in self._waiting}
                 place = next(n for n in range(self._size) if n not in taken)
                 self._waiting.append(self._spawn(place, spare))
-
-    def fill_later(self, delay_s: float) -> None:
-        """Spawn what is missing after a while, out of the way of ranks that are starting up."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = threading.Timer(delay_s, self.fill, kwargs={"spare": True})
-        self._timer.daemon = True
-        self._timer.start()
 
     def take(
         self, argv: Sequence[str], env: Mapping[str, str], stdout: str | None, stderr: str | None
@@ -156,8 +147,6 @@ class Standbys:
         """End the standbys that nobody needed."""
         with self._lock:
             self._closed = True
-            if self._timer is not None:
-                self._timer.cancel()
             for standby in self._waiting:
                 standby.process.kill()
                 standby.control.close()

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchett.record.layout import BEAT_AT, BLOCK_MAGIC
+from torchett.record.layout import BEAT_AT, BLOCK_MAGIC, STEPPED_AT
 
-_HEAD = struct.Struct(f"<8s8xq{BEAT_AT - 24}xq")  # magic, pid, beat
+_HEAD = struct.Struct(f"<8s8xq{BEAT_AT - 24}xq{STEPPED_AT - BEAT_AT - 8}x?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,7 @@ class Life:
     state: str
     cpu_ticks: int
     beat_ns: int
+    stepped: bool = False
 
 
 class Watch:
@@ -66,19 +67,20 @@ def look(pids: Mapping[int, int], folder: Path) -> dict[int, Life]:
             continue  # it is over: the agent sees that
         fields = stat.rpartition(")")[2].split()
         ticks = int(fields[11]) + int(fields[12])
-        lives[pid] = Life(state=fields[0], cpu_ticks=ticks, beat_ns=beats.get(pid, 0))
+        beat, stepped = beats.get(pid, (0, False))
+        lives[pid] = Life(state=fields[0], cpu_ticks=ticks, beat_ns=beat, stepped=stepped)
     return lives
 
 
-def _beats(folder: Path) -> dict[int, int]:
-    """The last heartbeat of every rank that keeps a record here, by its pid."""
+def _beats(folder: Path) -> dict[int, tuple[int, bool]]:
+    """Of every rank that keeps a record here, by its pid: its last heartbeat, if it has stepped."""
     beats = {}
     for path in folder.glob("rank-*.live"):
         try:
             with path.open("rb") as file:
-                magic, pid, beat = _HEAD.unpack(file.read(_HEAD.size))
+                magic, pid, *life = _HEAD.unpack(file.read(_HEAD.size))
         except (OSError, struct.error):
             continue
         if magic == BLOCK_MAGIC:
-            beats[pid] = beat
+            beats[pid] = (life[0], life[1])
     return beats

@@ -34,6 +34,7 @@ from torchett.record.layout import (
     SLOTS,
     SPAN,
     STEP,
+    STEPPED_AT,
     Chunk,
     Damage,
     attempt_folder,
@@ -131,6 +132,7 @@ class FlightWriter:
     def beat(self) -> None:
         """A sign of life, for whoever watches from outside."""
         self.ring[BEAT_AT : BEAT_AT + 8] = now_ns().to_bytes(8, "little")
+        self.ring[STEPPED_AT] = self.has_step()
 
     # The log ---------------------------------------------------------------------------------
 

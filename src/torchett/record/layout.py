@@ -33,6 +33,7 @@ BLOCK = struct.Struct("<8sIIqq")  # magic, version, slots, pid, entries dropped
 BLOCK_MAGIC = b"ETTLIVE\x01"
 DROPPED_AT = 24
 BEAT_AT = 32  # monotonic ns of the last sign of life besides entries
+STEPPED_AT = 40  # one byte: whether a step is over
 OPEN = struct.Struct("<qqq")  # account + 1 (0: free), begin, background
 OPEN_AT = 64
 OPEN_SLOTS = 64

@@ -145,11 +145,12 @@ def _accounts(before: Exhibit, after: Exhibit) -> str:
     rows = []
     for group in GROUPS:
         ours, theirs = a.groups[group] / 1e9, b.groups[group] / 1e9
-        if not ours and not theirs:
+        if max(ours, theirs) < 0.05:
             continue
         rows.append(_row(TITLES[group], GROUP_COLOURS[group], ours, theirs, most, "group", a, b))
         if [move.account for move in by_group[group]] != [group]:
-            for move in sorted(by_group[group], key=lambda m: -max(m.a_s, m.b_s)):
+            shown = [m for m in by_group[group] if max(m.a_s, m.b_s) >= 0.05]
+            for move in sorted(shown, key=lambda m: -max(m.a_s, m.b_s)):
                 shade = GROUP_COLOURS[group] if group == "recover" else account(move.account).colour
                 name = "\u2003" + move.account
                 rows.append(_row(name, shade, move.a_s, move.b_s, most, "leaf", a, b))
