@@ -53,7 +53,7 @@ class Checkpointer:
     `keep`            how many of the last ones, or a `Keep` (every n-th, the best, …)
     `remote`          a second tier; checkpoints are flushed to it in the background
     `staging_memory`  bytes a rank may hold for a copy of its state; None: as many as it takes
-    `upload`          "process" (with a process group and cores to spare), "thread", or "auto"
+    `upload`          "process" (with a process group), "thread" (without), or "auto"
     `mtbf_s`          seconds between failures, as far as you know: where "auto" begins (8 hours)
     `on_error`        "go on" with training when a save fails, or "raise" at the next step
     """
@@ -239,8 +239,7 @@ class Checkpointer:
         return self._met
 
     def _uploader(self, ranks: Ranks) -> Uploader:
-        apart = ranks.size > 1 and _cores_to_spare()
-        if self._upload == "process" or (self._upload == "auto" and apart):
+        if self._upload == "process" or (self._upload == "auto" and ranks.size > 1):
             return ProcessUploader(
                 self._on_flushed, self._on_death, ranks.address, ranks.rank, ranks.size
             )
@@ -535,9 +534,3 @@ class _nothing:  # noqa: N801  (a context that does nothing)
 
     def __exit__(self, *_: object) -> None:
         pass
-
-
-def _cores_to_spare() -> bool:
-    """Whether each rank of this node has a core besides its own: a process must import torch."""
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return len(os.sched_getaffinity(0)) >= 2 * ranks
