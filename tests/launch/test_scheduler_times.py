@@ -16,7 +16,7 @@ import pytest
 from torchett.launch import kubernetes, slurm
 from torchett.launch.scheduler import Placement, asked, placement
 
-# Recorded from `scontrol show job`, shortened to a few lines.
+# What `scontrol show job` prints, shortened: of 22.05 recorded, of later ones written after it.
 SLURM_22 = """\
 JobId=1 JobName=j.sh
    UserId=root(0) GroupId=root(0) MCS_label=N/A

@@ -11,7 +11,7 @@ _EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A job: which example, how large, how long; and what its stock script costs, as measured.
+    """A job: which example, how large, how long; and what its stock script costs.
 
     `blocking_s` is what one `dcp.async_save` holds the loop up, `step_s` what a step takes: from
     these the stock script gets the interval that is best for it.
@@ -43,10 +43,11 @@ class Workload:
         return path
 
 
-# step_s and blocking_s: see benchmarks/RESULTS.md.
+# quick: medians and means of a bench's own stock run. h200: a save in proportion to the 8.23 GiB of
+# benchmarks/RESULTS.md; the step is a guess, to be replaced by the first run's.
 WORKLOADS = {
     "quick": Workload(
-        name="gpt", preset="tiny", ranks=2, steps=3000, step_s=0.018, blocking_s=0.06
+        name="gpt", preset="tiny", ranks=2, steps=3000, step_s=0.020, blocking_s=0.0088
     ),
-    "h200": Workload(name="gpt", preset="124m", ranks=1, steps=4000, step_s=0.1, blocking_s=1.0),
+    "h200": Workload(name="gpt", preset="124m", ranks=1, steps=4000, step_s=0.1, blocking_s=0.9),
 }

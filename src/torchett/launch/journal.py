@@ -138,7 +138,7 @@ class Journal:
                 key = self._cause_key(rank)
                 causes += [self._store.get(key).decode()] if self._store.check([key]) else []
         except Exception:
-            pass
+            pass  # the store's host is gone: what we saw ourselves has to do
         return min(causes, key=lambda cause: cause.startswith("exit_"), default=None)
 
     def _cause_key(self, rank: int) -> str:

@@ -19,7 +19,7 @@ def job_times(env: Mapping[str, str], within_s: float) -> tuple[dict[str, object
             timeout=within_s,
         )
     except subprocess.TimeoutExpired:
-        return {}, f"Slurm's times are not known: scontrol did not answer within {within_s:g} s"
+        return {}, f"Slurm's times are not known: no answer within {within_s:g} s"
     except OSError as error:
         return {}, f"Slurm's times are not known: scontrol: {error.strerror}"
     if answer.returncode:
