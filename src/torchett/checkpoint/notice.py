@@ -67,6 +67,7 @@ class Notice:
         self._shown = mmap.mmap(-1, 1)  # 1 while a signal is known: forked children see it
         self._thread = threading.Thread(target=self._watch, name="ett-notice", daemon=True)
         self._closed = self._over = False
+        self._loads = False  # a forked child that became a data loader's worker
 
     def listen(self) -> "Notice":
         """Begin to listen; signals are heard only if this is called in the main thread."""
@@ -220,6 +221,7 @@ class Notice:
             def both() -> None:
                 theirs()
                 hook()
+                self._loads = True
 
             loaders._set_worker_signal_handlers = both
 
@@ -227,7 +229,9 @@ class Notice:
         """Die of a signal of one's own; stay for as long as a parent that was sent it as well.
 
         Agents and schedulers signal whole groups of processes. A loader whose workers are gone
-        raises in the middle of the step that the parent would like to end.
+        raises in the middle of the step that the parent would like to end. A worker that its
+        loader ends by SIGTERM leaves with 0, as torch's own handler has it: the parent's SIGCHLD
+        handler raises at any other status.
         """
         until_ns = now_ns() + int(_CHILD_S * 1e9)
         while not self._shown[0] and now_ns() < until_ns:
@@ -235,6 +239,8 @@ class Notice:
         if self._shown[0]:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if not self._shown[0] or os.getppid() != self._pid:
+            if self._loads and number == signal.SIGTERM and os.getppid() == self._pid:
+                os._exit(0)
             _die(signal.Signals(number))
 
 
