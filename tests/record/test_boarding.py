@@ -74,3 +74,25 @@ def test_when_imported_waits_for_the_import_and_keeps_the_loader(tmp_path: Path)
         "late",
     ]
     assert "<lambda> of pack is off: ZeroDivisionError" in done.stderr
+
+
+def test_two_finders_that_look_behind_others_do_not_ask_each_other(tmp_path: Path) -> None:
+    """Both are on the path at once where imports are timed and somebody waits for one."""
+    (tmp_path / "pack.py").write_text("x = 1")
+    code = """if True:
+        import sys
+        from torchett.record.boarding import when_imported
+        from torchett.record.hooks.imports import Imports
+        timed = Imports(lambda name, began, ended: print("timed", name))
+        when_imported("pack", lambda module: print("announced", module.x))
+        timed.watch()
+        import pack
+        when_imported("missing", lambda module: None)
+        sys.meta_path.append(sys.meta_path.pop(0))  # in whatever order
+        try:
+            import missing
+        except ModuleNotFoundError:
+            print("not found")
+    """
+    done = python(code, tmp_path)
+    assert done.stdout.splitlines() == ["announced 1", "timed pack", "not found"], done.stderr

@@ -71,6 +71,21 @@ def _call(name: str, then: Then, module: ModuleType) -> None:
         log.warning("torchett: %s of %s is off: %s: %s", hook, name, type(error).__name__, error)
 
 
+def find_behind(
+    me: MetaPathFinder, fullname: str, path: Sequence[str] | None, target: ModuleType | None
+) -> ModuleSpec | None:
+    """What the finders behind this one find.
+
+    Not what all others find: two finders that ask each other never end.
+    """
+    finders = [*sys.meta_path]
+    for finder in finders[finders.index(me) + 1 :] if me in finders else ():
+        spec = finder.find_spec(fullname, path, target) if hasattr(finder, "find_spec") else None
+        if spec is not None:
+            return spec
+    return None
+
+
 class _Finder(MetaPathFinder):
     """Finds what the others find, for names that somebody waits for."""
 
@@ -79,15 +94,10 @@ class _Finder(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname not in _waiting:
             return None
-        for finder in sys.meta_path:
-            if finder is self or not hasattr(finder, "find_spec"):
-                continue
-            spec = finder.find_spec(fullname, path, target)
-            if spec is not None:
-                if spec.loader is not None:
-                    spec.loader = _Announcing(spec.loader)
-                return spec
-        return None
+        spec = find_behind(self, fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Announcing(spec.loader)
+        return spec
 
 
 class _Announcing(Loader):

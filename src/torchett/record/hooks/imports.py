@@ -11,6 +11,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from torchett.record.boarding import find_behind
 from torchett.record.clock import now_ns
 
 if TYPE_CHECKING:
@@ -43,15 +44,10 @@ class Imports(MetaPathFinder):
         """What the others find, with a loader that tells; inside another import: nothing."""
         if self.busy or threading.get_ident() != self._main:
             return None
-        for finder in sys.meta_path:
-            if finder is self or not hasattr(finder, "find_spec"):
-                continue
-            spec = finder.find_spec(fullname, path, target)
-            if spec is not None:
-                if spec.loader is not None and hasattr(spec.loader, "exec_module"):
-                    spec.loader = _Timed(spec.loader, self)
-                return spec
-        return None
+        spec = find_behind(self, fullname, path, target)
+        if spec is not None and spec.loader is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader = _Timed(spec.loader, self)
+        return spec
 
     def load(self, loader: Loader, module: ModuleType) -> None:
         """Execute the module and tell how long it took, unless it is part of another one."""
