@@ -1,8 +1,8 @@
 """A context on the device, made ahead: about a second that a restarted rank does not wait for.
 
-Imported for its effect by a standby that may hold one (`ett run --standby-device`). It costs some
-hundred MiB of device memory per rank, and a script that forks before it first uses the device, or
-sets CUDA_VISIBLE_DEVICES itself, cannot have it.
+For a standby that may hold one (`ett run --standby-device`). It costs some hundred MiB of device
+memory per rank, and a script that forks before it first uses the device, or sets
+CUDA_VISIBLE_DEVICES itself, cannot have it.
 """
 
 import os
@@ -24,4 +24,11 @@ def take_place() -> None:
     torch.cuda.empty_cache()
 
 
-take_place()
+def wake_triton() -> None:
+    """Load what compiled kernels are launched with."""
+    import torch
+    import torch._inductor.runtime.triton_heuristics
+    from triton.runtime import driver
+
+    if torch.cuda.is_initialized():
+        driver.active.get_current_target()

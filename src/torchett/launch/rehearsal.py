@@ -1,23 +1,83 @@
-"""One throwaway compile, so that a standby has walked the compiler before it is needed.
+"""What a process does once in its life before its first compiled step, done ahead by a standby.
 
-Imported for its effect, last of all, by a standby that waits. It goes through dynamo and autograd
-but stops before code is generated: that would run a C++ compiler for as long as a minute, and
-whoever needs the standby meanwhile would wait for it. The RNG, dynamo's caches and counters are
-left as they were.
+    a process's first compile from the cache   ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▓▓▓   ▒ once in its life
+    the same in a standby                                           ▓▓▓   ▓ for this model
+
+Each step is short and in order of what it wins: the standby may be needed at any moment. None of
+them generates code; that would run a C++ compiler for as long as a minute, and whoever needs the
+standby meanwhile would wait for it. The RNG, dynamo's caches and counters stay as they were.
 """
 
+from typing import Any
 
-def rehearse() -> None:
+
+def hash_sources() -> None:
+    """Hash the sources of torch and Triton, a part of every cache key: 2,400 files."""
+    import torch
+    from torch._inductor.codecache import CacheBase, torch_key
+
+    torch_key()
+    if torch.cuda.is_initialized() or not torch.cuda.is_available():
+        CacheBase.get_system()  # else it would make a context that nobody asked for
+
+
+def probe_instructions() -> None:
+    """Find the CPU's vector instructions and the C++ compiler, by some ten little processes.
+
+    Only for kernels of the CPU: with a GPU they may never be asked for, and up to torch 2.11 they
+    take half a minute.
+    """
+    import torch
+
+    if torch.cuda.is_available():
+        return
+    import torch._inductor.codegen.common as common
+    from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+
+    common.init_backend_registration()
+    options = CppTorchOptions(vec_isa=pick_vec_isa())
+    CppBuilder(name="o", sources="i", BuildOption=options).get_command_line()
+
+
+def walk_the_compiler() -> None:
+    """Trace and differentiate a little of what models are made of."""
     import torch
 
     state = torch.get_rng_state()
-    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
     try:
-        torch.compile(model, backend="aot_eager")(torch.randn(4, 8)).sum().backward()
+        for kind in (torch.bfloat16, None):
+            _walk(torch.compile(_little_model(), backend="aot_eager"), kind)
     finally:
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
         torch.set_rng_state(state)
 
 
-rehearse()
+def _little_model() -> Any:
+    from torch import nn
+
+    class Little(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(8, 8)
+            self.rows = nn.ModuleList([nn.Linear(8, 8) for _ in range(2)])
+            self.norm = nn.LayerNorm(8)
+
+        def forward(self, tokens: Any) -> Any:
+            x = self.table(tokens)
+            for row in self.rows:
+                x = x + nn.functional.gelu(row(self.norm(x)))
+            q = x.view(2, 4, 2, 4).transpose(1, 2)
+            x = nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+            return nn.functional.cross_entropy(x.reshape(-1, 8), tokens.view(-1))
+
+    return Little()
+
+
+def _walk(model: Any, kind: Any) -> None:
+    import torch
+
+    with torch.autocast("cpu", kind or torch.bfloat16, enabled=kind is not None):
+        loss = model(torch.zeros(2, 4, dtype=torch.long))
+    loss.backward()

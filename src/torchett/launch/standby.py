@@ -35,10 +35,7 @@ def main() -> NoReturn:
     for name in sys.argv[2:]:
         if _told(control):
             break
-        try:
-            importlib.import_module(name)
-        except ImportError:
-            continue
+        _prepare(name)
     try:
         job = receive(control)
     except (OSError, EOFError, ValueError):
@@ -47,6 +44,17 @@ def main() -> NoReturn:
     _become(job)
     board()
     _leave(_run(job["argv"]))
+
+
+def _prepare(name: str) -> None:
+    """Import a module or call `module:function`; what fails is left to the script."""
+    module, _, function = name.partition(":")
+    try:
+        found = importlib.import_module(module)
+        if function:
+            getattr(found, function)()
+    except Exception:
+        return
 
 
 def _told(control: socket.socket) -> bool:
@@ -138,10 +146,12 @@ def _fail(error: BaseException) -> int:
 def _leave(code: int) -> NoReturn:
     """Do what the interpreter does at its end that others can see, and no more.
 
-    Threads are joined, exit handlers run and streams are flushed; modules are not torn down.
+    Threads are joined, exit handlers run and streams are flushed; modules are not torn down, and
+    the compiler's workers not waited for.
     """
     try:
         threading._shutdown()  # type: ignore[attr-defined]
+        _end_compile_workers()
         atexit._run_exitfuncs()
     except BaseException as error:
         sys.excepthook(type(error), error, error.__traceback__)
@@ -157,6 +167,16 @@ def _leave(code: int) -> NoReturn:
     if os.environ.get("ETT_FAST_EXIT") == "0":
         sys.exit(code)
     os._exit(code)
+
+
+def _end_compile_workers() -> None:
+    """End inductor's idle workers; asked to leave, they would take a second."""
+    module = sys.modules.get("torch._inductor.async_compile")
+    for pool in tuple(getattr(module, "_pool_set", ())):
+        process = getattr(pool, "process", None)
+        if process is not None and not getattr(pool, "pending_futures", None):
+            pool.running = False  # its shutdown has nothing left to do
+            process.kill()
 
 
 if __name__ == "__main__":

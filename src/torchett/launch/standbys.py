@@ -39,8 +39,11 @@ PRELOAD = (
     "torch._functorch.aot_autograd",
     "torch._inductor.fx_passes.post_grad",
 )
-ON_DEVICE = "torchett.launch.on_device"  # where the job wants its standbys on the device
-REHEARSAL = "torchett.launch.rehearsal"  # for standbys that nobody waits for yet
+ON_DEVICE = ("torchett.launch.on_device:take_place", "torchett.launch.on_device:wake_triton")
+REHEARSAL = tuple(
+    f"torchett.launch.rehearsal:{step}"
+    for step in ("hash_sources", "probe_instructions", "walk_the_compiler")
+)
 _LENGTH = struct.Struct("<I")
 _CGROUP = "/sys/fs/cgroup"
 _WEIGH_S = 5.0
@@ -157,7 +160,7 @@ class Standbys:
         command = [sys.executable, "-u", "-m", "torchett.launch.standby", str(theirs.fileno())]
         command += self._preload
         if self._preload:
-            command += [ON_DEVICE] * self._on_device + [REHEARSAL] * spare
+            command += [*(ON_DEVICE if self._on_device else ()), *REHEARSAL]
         env = self._env | {"ETT_PLACE": str(place)}
         process = subprocess.Popen(
             command, env=env, pass_fds=(theirs.fileno(),), start_new_session=True

@@ -3,7 +3,9 @@
     process A   ├─ lease ───── work ─────┤
     process B        ├┄ waits ┄┄┄┄┄┄┄┄┄┄┄├─ lease ─ sees that the work is done ─┤
 
-The kernel holds the lock for an open file, so a holder that is killed gives it back at once.
+The kernel holds the lock for an open file, so a holder that is killed gives it back at once. A
+process that is forked meanwhile (a loader's worker) has the file open, too: closing it is not
+enough to give the lease back.
 """
 
 import errno
@@ -31,7 +33,10 @@ def lease(
     opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     try:
         _lock(opened, path, time.monotonic() + timeout_s, poll_s)
-        yield
+        try:
+            yield
+        finally:
+            _unlock(opened)
     finally:
         os.close(opened)
 
@@ -49,3 +54,10 @@ def _lock(opened: int, path: Path, until: float, poll_s: float) -> None:
         if time.monotonic() >= until:
             raise BusyError(f"{path}: held by another process")
         time.sleep(poll_s)
+
+
+def _unlock(opened: int) -> None:
+    try:
+        fcntl.flock(opened, fcntl.LOCK_UN)
+    except OSError:
+        pass  # there was no lock
