@@ -124,7 +124,8 @@ def live(where: Path, fault: str, seed: int, steps: int, says: int) -> None:
             assert ckpt._met is not None
             ckpt._met.uploader.ready.wait()  # type: ignore[attr-defined]
             time.sleep(wait_s)
-            os.kill(ckpt.upload_pid or 0, signal.SIGKILL)
+            assert ckpt.upload_pid is not None
+            os.kill(ckpt.upload_pid, signal.SIGKILL)
             time.sleep(0.05)
             ckpt._met.uploader.ready.clear()  # type: ignore[attr-defined]
             ckpt._met.uploader.ready.wait(60)  # type: ignore[attr-defined]

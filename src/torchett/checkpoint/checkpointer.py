@@ -246,8 +246,10 @@ class Checkpointer:
         return ThreadUploader(self._on_flushed, ranks.group)
 
     def _prepare(self, state: State) -> None:
-        """Make the arena ready in the background: its size is known now."""
-        ranks = self._meet().ranks
+        """Make the arena and the uploader ready in the background: the size is known now."""
+        met = self._meet()
+        met.uploader.begin()
+        ranks = met.ranks
         self._collector = Collector(ranks.rank)
         pieces = self._collector.collect(state)
         # One rank without room for a copy, and all of them hold still: they upload together.

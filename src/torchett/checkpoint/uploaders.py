@@ -1,8 +1,9 @@
 """Who uploads: a process of its own beside each rank, or a thread where there is no group.
 
-The process maps the arena, so a job costs the trainer a small message. It begins while the
-trainer starts up, forms a gloo group with the other ranks' processes, and is begun anew when it
-dies; ranks move to the next generation of the group together.
+The process maps the arena, so a job costs the trainer a small message. It begins with the first
+step (its imports would hold up a start-up that is short of cores), forms a gloo group with the
+other ranks' processes, and is begun anew when it dies; ranks move to the next generation of the
+group together.
 """
 
 import logging
@@ -30,6 +31,9 @@ OnFlushed = Callable[[int, str | None], None]
 class Uploader(Protocol):
     """What the checkpointer needs of whoever uploads."""
 
+    def begin(self) -> None:
+        """Get ready: training is under way."""
+
     def upload(self, job: Job, arena: Arena, tensors: list[Any], durable: OnDurable) -> Outcome:
         """Run the job; returns when it is done, on a thread of the background."""
 
@@ -47,6 +51,9 @@ class ThreadUploader:
     def __init__(self, on_flushed: OnFlushed, group: Any = None) -> None:
         self._group = group
         self._flusher = Flusher(on_flushed)
+
+    def begin(self) -> None:
+        pass
 
     def upload(self, job: Job, arena: Arena, tensors: list[Any], durable: OnDurable) -> Outcome:
         outcome = upload(job, tensors, self._group, durable)
@@ -86,7 +93,11 @@ class ProcessUploader:
         self._closed = False
         self.deaths = 0
         self.ready = threading.Event()  # it has imported torch and met the others
-        self._begin()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def begin(self) -> None:
+        if self._process is None:
+            self._begin()
 
     def _begin(self) -> None:
         ours, theirs = socket.socketpair()
@@ -104,10 +115,11 @@ class ProcessUploader:
         ).start()
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
 
     def upload(self, job: Job, arena: Arena, tensors: list[Any], durable: OnDurable) -> Outcome:
+        self.begin()
         control = self._control
         if self._sent_plan == job.plan_id and self._sent_arena is arena:
             job = replace(job, plan=None, slots=None)
@@ -165,14 +177,15 @@ class ProcessUploader:
             return self._reply.wait_for(lambda: not self._flushing, timeout_s)
 
     def alive(self) -> bool:
-        return self._process.poll() is None
+        return self._process is None or self._process.poll() is None
 
     def close(self) -> None:
         """End the process; what it has in hand is lost."""
         with self._reply:
             self._closed = True
-        self._process.kill()
-        self._process.wait()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
 
 def send(control: socket.socket, message: Any, fds: list[int] | None = None) -> None:

@@ -6,6 +6,7 @@ CUDA_VISIBLE_DEVICES itself, cannot have it.
 """
 
 import os
+from importlib import import_module
 
 
 def take_place() -> None:
@@ -28,7 +29,6 @@ def wake_triton() -> None:
     """Load what compiled kernels are launched with."""
     import torch
     import torch._inductor.runtime.triton_heuristics
-    from triton.runtime import driver
 
     if torch.cuda.is_initialized():
-        driver.active.get_current_target()
+        import_module("triton.runtime").driver.active.get_current_target()
