@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from torchett.launch.run import AGENT, _command
+
 ETT = [sys.executable, "-m", "torchett.cli.main"]
 
 
@@ -194,3 +196,11 @@ def test_every_second_of_a_recorded_command_is_explained(tmp_path: Path) -> None
     assert found["groups"]["unattributed"] < 0.05 * found["rank_seconds"]
     assert sum(accounts.values()) == pytest.approx(found["rank_seconds"], abs=1e-6)
     assert len(found["time_to_recover_s"]) == 1
+
+
+def test_torchrun_is_found_by_a_relative_path_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    binaries = Path(sys.executable).parent
+    monkeypatch.chdir(binaries.parent)
+    given = (f"{binaries.name}/torchrun", "train.py")
+    assert _command(given, as_is=False) == (sys.executable, "-m", AGENT, "train.py")
+    assert _command(given, as_is=True) == given

@@ -133,7 +133,7 @@ def _command(given: Sequence[str], as_is: bool) -> tuple[str, ...]:
     head, *rest = given
     found = shutil.which(head)
     if found is not None and not as_is:
-        ours = Path(found).parent == Path(sys.executable).parent
+        ours = Path(os.path.abspath(found)).parent == Path(sys.executable).parent
         if ours and Path(head).name == "torchrun":
             return (sys.executable, "-m", AGENT, *rest)
         if ours and rest[:2] == ["-m", "torch.distributed.run"]:
