@@ -75,7 +75,7 @@ def watch(command: Sequence[str], env: dict[str, str]) -> Job:
 
 def train(side: str, args: Namespace, kills: int, cache: Path, shared: Path) -> Job:
     """One job of `kills` kills on one side."""
-    steps = args.between * (kills + 1)
+    steps = args.between * (kills + 1) if kills else 30
     with tempfile.TemporaryDirectory() as folder:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         torchrun += ["--nproc-per-node", str(args.ranks), "--max-restarts", str(kills)]

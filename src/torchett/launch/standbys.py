@@ -38,6 +38,12 @@ PRELOAD = (
     "torch._inductor.scheduler",
     "torch._functorch.aot_autograd",
     "torch._inductor.fx_passes.post_grad",
+    "torchett.checkpoint.checkpointer",
+    "torchett.checkpoint.restore",
+    "torchett.startup.fast_batch",
+    "torchett.compile.session",
+    "torchett.compile.watch",
+    "torchett.compile.pins",
 )
 ON_DEVICE = ("torchett.launch.on_device:take_place", "torchett.launch.on_device:wake_triton")
 REHEARSAL = tuple(
