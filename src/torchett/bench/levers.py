@@ -13,6 +13,7 @@ class Lever:
     title: str
     accounts: tuple[str, ...]
     on: tuple[str, ...] = ()
+    on_gpu: tuple[str, ...] = ()  # there as well
     off: tuple[str, ...] = ()
     word: str | None = None
 
@@ -26,6 +27,7 @@ LEVERS = (
             *("detect", "restart_gap", "teardown"),
         ),
         on=("--standby",),
+        on_gpu=("--standby-device",),
         off=("--no-standby",),
     ),
     Lever(
@@ -63,11 +65,12 @@ LEVERS = (
 NAMES = tuple(lever.name for lever in LEVERS)
 
 
-def run_options(chosen: frozenset[str], shared: str) -> list[str]:
+def run_options(chosen: frozenset[str], shared: str, *, on_gpu: bool = False) -> list[str]:
     """Options of `ett run` for a side with these levers."""
     words: list[str] = []
     for lever in LEVERS:
         words += lever.on if lever.name in chosen else lever.off
+        words += lever.on_gpu if on_gpu and lever.name in chosen else ()
     return [word.format(shared=shared) for word in words]
 
 

@@ -51,7 +51,7 @@ class Side:
         if self.levers is None:
             ett += ["--as-is", "--hooks"]
         else:
-            ett += run_options(self.levers, f"{self.folder}/shared")
+            ett += run_options(self.levers, f"{self.folder}/shared", on_gpu=workload.on_gpu)
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         torchrun += ["--nproc-per-node", str(workload.ranks), "--max-restarts", str(failures)]
         options = ["--preset", workload.preset, "--steps", str(workload.steps), "--digest"]

@@ -23,6 +23,7 @@ class Workload:
     steps: int
     step_s: float
     blocking_s: float
+    on_gpu: bool = False
 
     def save_every(self, failures: int) -> int:
         """Steps between the stock script's checkpoints: √(2·blocking·MTBF), in steps."""
@@ -43,11 +44,18 @@ class Workload:
         return path
 
 
-# quick: medians and means of a bench's own stock run. h200: a save in proportion to the 8.23 GiB of
-# benchmarks/RESULTS.md; the step is a guess, to be replaced by the first run's.
+# Of quick and h200 alike: what a stock run of the same bench showed, step and blocking.
 WORKLOADS = {
     "quick": Workload(
         name="gpt", preset="tiny", ranks=2, steps=3000, step_s=0.020, blocking_s=0.0088
     ),
-    "h200": Workload(name="gpt", preset="124m", ranks=1, steps=4000, step_s=0.1, blocking_s=0.9),
+    "h200": Workload(
+        name="gpt",
+        preset="124m",
+        ranks=1,
+        steps=4000,
+        step_s=0.033,
+        blocking_s=1.0,
+        on_gpu=True,
+    ),
 }

@@ -170,11 +170,11 @@ def _leave(code: int) -> NoReturn:
 
 
 def _end_compile_workers() -> None:
-    """End inductor's idle workers; asked to leave, they would take a second."""
+    """End inductor's workers: nobody needs them any more, and asked to leave they take seconds."""
     module = sys.modules.get("torch._inductor.async_compile")
     for pool in tuple(getattr(module, "_pool_set", ())):
         process = getattr(pool, "process", None)
-        if process is not None and not getattr(pool, "pending_futures", None):
+        if process is not None:
             pool.running = False  # its shutdown has nothing left to do
             process.kill()
 

@@ -1,0 +1,96 @@
+"""The same job on one GPU, stock and with torchett, through schedules written down beforehand.
+
+    ./dev bench h200_ett [--schedule ranks mixed bunched] [--steps 4000] [--folder DIR]
+
+Each side of each schedule is a job of its own, from its first start with empty caches to its exit;
+with --folder what is done is not done again, so that one schedule a command fits ten minutes.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from _table import Bar, Column, Report, Row, Sheet, options
+
+SCHEDULES = ("ranks", "mixed", "bunched")
+
+
+def compared(schedule: str, size: str, steps: int | None, folder: Path) -> dict[str, Any]:
+    """What `ett bench` says of one schedule."""
+    command = [sys.executable, "-m", "torchett.cli.main", "bench", f"--{size}", "--json"]
+    command += ["--schedule", schedule, "--folder", str(folder / schedule)]
+    command += ["--steps", str(steps)] if steps else []
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise SystemExit(f"h200_ett: '{schedule}' ended with {done.returncode}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def row(schedule: str, side: str, found: dict[str, Any]) -> Row:
+    ledger = found[side]["ledger"]
+    return {
+        "schedule": schedule,
+        "side": side,
+        "ett_percent": ledger["ett_percent"],
+        "wall_s": ledger["window_s"],
+        "wasted_s": found[side]["wasted_s"],
+        "failures": ledger["failures"],
+        "start_s": ledger["time_to_start_s"],
+        "recover_s": statistics.fmean(ledger["time_to_recover_s"] or [0.0]),
+        **ledger["accounts"],
+    }
+
+
+def main() -> None:
+    parser = options(__doc__ or "")
+    parser.add_argument("--schedule", nargs="*", choices=SCHEDULES, default=SCHEDULES)
+    parser.add_argument("--size", choices=("h200", "quick"), default="h200", help="of the job")
+    parser.add_argument("--steps", type=int, help="of the job")
+    parser.add_argument("--folder", type=Path, help="keep runs here and go on from them")
+    args = parser.parse_args()
+    steps = 400 if args.quick and not args.steps else args.steps
+    with tempfile.TemporaryDirectory(prefix="ett-h200-") as scratch:
+        folder = args.folder or Path(scratch)
+        found = {name: compared(name, args.size, steps, folder) for name in args.schedule}
+    rows = [row(name, side, one) for name, one in found.items() for side in ("stock", "torchett")]
+    fixed = {"schedule", "side", "ett_percent", "wall_s", "wasted_s", "failures"}
+    accounts = sorted(
+        {key for one in rows for key in one} - fixed - {"start_s", "recover_s"},
+        key=lambda key: -sum(one.get(key, 0.0) for one in rows),
+    )
+    seconds = "{:.1f}".format
+    columns = [
+        Column("schedule", "schedule"),
+        Column("side", "side"),
+        Column("ett_percent", "ETT %", seconds),
+        Column("wall_s", "wall s", seconds),
+        Column("wasted_s", "not training, rank-s", seconds),
+        Column("failures", "failures", str),
+        Column("start_s", "to start", seconds),
+        Column("recover_s", "to recover", seconds),
+    ]
+    first = next(iter(found.values()))
+    report = Report(
+        "h200_ett", facts={"job": f"{first['workload']}, {first['steps']} steps", "size": args.size}
+    )
+    names = [Column("schedule", "schedule"), Column("side", "side")]
+    report.sheets = [
+        Sheet("sides", columns, rows),
+        Sheet("accounts, rank-s", [*names, *(Column(a, a, seconds) for a in accounts[:9])], rows),
+    ]
+    for name, one in found.items():
+        ett, saved = one["torchett"]["ledger"]["ett_percent"], one["saved_percent"]
+        report.bars += [
+            Bar(f"{name}: ETT", "≥ 90%", f"{ett:.1f}%", ett >= 90),
+            Bar(f"{name}: fewer non-effective s", "≥ 70%", f"{saved:.1f}%", saved >= 70),
+        ]
+    report.show(args.json)
+
+
+if __name__ == "__main__":
+    main()
