@@ -1,4 +1,4 @@
-"""A script in a standby cannot tell that it is not in an interpreter of its own."""
+"""A script in a standby, or forked, cannot tell that it is not in an interpreter of its own."""
 
 import os
 import subprocess
@@ -10,6 +10,8 @@ import pytest
 
 from torchett.launch.standbys import Standbys
 
+STANDBYS = "Standbys(1, os.environ, preload=())"
+FORKS = "(fit({'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': ''}), Forks(os.environ, ()))[1]"
 SCRIPTS = {
     "facts": """
         import json, os, sys
@@ -74,13 +76,16 @@ def environment() -> dict[str, str]:
     return os.environ | {"RANK": "3", "OTHER": "yes"}
 
 
-def in_standby(argv: list[str], folder: Path, stdin: str) -> tuple[int, str, str]:
+def in_standby(
+    argv: list[str], folder: Path, stdin: str, supply: str = STANDBYS
+) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a standby that was told to run argv."""
     out, err = folder / "standby.out", folder / "standby.err"
     code = (
         "import sys, os\n"
         "from torchett.launch.standbys import Standbys\n"
-        "standbys = Standbys(1, os.environ, preload=())\n"
+        "from torchett.launch.forks import Forks, fit\n"
+        f"standbys = {supply}\n"
         "standbys.fill()\n"
         f"process = standbys.take({argv!r}, os.environ, {str(out)!r}, {str(err)!r})\n"
         "print(process.wait())\n"
@@ -101,12 +106,13 @@ def in_python(argv: list[str], folder: Path, stdin: str) -> tuple[int, str, str]
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.parametrize("supply", [STANDBYS, FORKS], ids=["standby", "fork"])
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_it_behaves_as_under_python(name: str, tmp_path: Path) -> None:
+def test_it_behaves_as_under_python(name: str, supply: str, tmp_path: Path) -> None:
     script = tmp_path / f"{name}.py"
     script.write_text(dedented(SCRIPTS[name]))
     argv = [str(script), "--flag", "a b", ""]
-    assert in_standby(argv, tmp_path, "hello") == in_python(argv, tmp_path, "hello")
+    assert in_standby(argv, tmp_path, "hello", supply) == in_python(argv, tmp_path, "hello")
 
 
 @pytest.mark.parametrize("name", ["facts_of_module", "exit_3", "raises"])

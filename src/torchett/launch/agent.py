@@ -1,7 +1,8 @@
 """torch's own elastic agent, with standbys: what `ett run -- torchrun …` starts.
 
 All of torchrun is torch's: options, rendezvous, logs, restarts. Two seams are ours: a rank is
-handed to a standby where one waits, and the agent's restarts are written down as they happen.
+handed to a standby where one waits, or forked from a template where that is possible; and the
+agent's restarts are written down as they happen.
 """
 
 import os
@@ -11,6 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from torchett.launch.forks import Forks, fit
 from torchett.launch.journal import Journal
 from torchett.launch.standbys import Standbys
 
@@ -28,7 +30,10 @@ def main(argv: Sequence[str]) -> None:
         env.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does for its ranks
     size = int(os.environ.get("ETT_STANDBY", "0")) and ranks
     on_device = os.environ.get("ETT_STANDBY_DEVICE") == "1"
-    standbys, journal = Standbys(size, env, on_device=on_device), Journal(os.environ)
+    standbys: Standbys | Forks = Standbys(size, env, on_device=on_device)
+    if size and not on_device and fit(env):
+        standbys = Forks(env)
+    journal = Journal(os.environ)
     standbys.fill()
     try:
         _torchrun(list(argv), standbys, journal)
@@ -45,7 +50,7 @@ def _leave() -> NoReturn:
     os._exit(0)
 
 
-def _torchrun(argv: list[str], standbys: Standbys, journal: Journal) -> None:
+def _torchrun(argv: list[str], standbys: Standbys | Forks, journal: Journal) -> None:
     from torch.distributed import run as torchrun
     from torch.distributed.elastic.agent.server import local_elastic_agent
     from torch.distributed.elastic.multiprocessing import api
@@ -131,7 +136,7 @@ class _Refill:
     when the ranks train: a start-up that is slowed down is time lost, a step hardly.
     """
 
-    def __init__(self, standbys: Standbys, journal: Journal) -> None:
+    def __init__(self, standbys: Standbys | Forks, journal: Journal) -> None:
         self._standbys, self._journal = standbys, journal
         self._since_s: float | None = None
         self._looked_s = 0.0

@@ -25,7 +25,7 @@ from torchett.record.boarding import board
 from torchett.record.clock import anchor, now_ns
 
 # Read by torch when it is imported: a script that sets one of these came too late for a standby.
-_NO_JOB = 70
+NO_JOB = 70
 _READ_AT_IMPORT = ("TORCH", "PYTORCH", "TRITON", "OMP_", "MKL_", "KMP_", "CUDA_")
 
 
@@ -33,20 +33,25 @@ def main() -> NoReturn:
     """Warm up, wait for the job, run it, leave with its status."""
     control = socket.socket(fileno=int(sys.argv[1]))
     for name in sys.argv[2:]:
-        if _told(control):
+        if told(control):
             break
-        _prepare(name)
+        prepare(name)
     try:
         job = receive(control)
     except (OSError, EOFError, ValueError):
-        os._exit(_NO_JOB)  # the agent is gone
+        os._exit(NO_JOB)  # the agent is gone
     control.close()
+    be(job)
+
+
+def be(job: dict[str, Any]) -> NoReturn:
+    """Become the rank that this job describes, to its end."""
     _become(job)
     board()
     _leave(_run(job["argv"]))
 
 
-def _prepare(name: str) -> None:
+def prepare(name: str) -> None:
     """Import a module or call `module:function`; what fails is left to the script."""
     module, _, function = name.partition(":")
     try:
@@ -57,7 +62,8 @@ def _prepare(name: str) -> None:
         return
 
 
-def _told(control: socket.socket) -> bool:
+def told(control: socket.socket) -> bool:
+    """Whether the agent has said something."""
     return bool(select.select([control], [], [], 0)[0])
 
 

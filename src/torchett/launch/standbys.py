@@ -97,7 +97,7 @@ class Standbys:
         on_device: bool = False,
     ) -> None:
         self._size, self._preload, self._on_device = size, tuple(preload), on_device
-        self._env = _common(env)
+        self._env = common(env)
         self._waiting: list[_Standby] = []
         self._lock = threading.Lock()
         self._closed = False
@@ -120,7 +120,7 @@ class Standbys:
         self, argv: Sequence[str], env: Mapping[str, str], stdout: str | None, stderr: str | None
     ) -> "subprocess.Popen[bytes] | None":
         """A standby that now runs `python argv…` with this environment; None if there is none."""
-        if _common(env) != self._env:
+        if common(env) != self._env:
             return None  # torch may have read the difference when it was imported
         job: dict[str, Any] = {"argv": list(argv), "env": dict(env), "cwd": os.getcwd()}
         job |= {"stdout": stdout, "stderr": stderr}
@@ -148,7 +148,7 @@ class Standbys:
         if time.monotonic() - self._weighed_s < _WEIGH_S:
             return
         self._weighed_s = time.monotonic()
-        weights = [_bytes_of(standby.process.pid) for standby in tuple(self._waiting)]
+        weights = [bytes_of(standby.process.pid) for standby in tuple(self._waiting)]
         self.most_bytes = max(self.most_bytes, sum(weights))
         self._heaviest = max(self._heaviest, *weights, 0)
 
@@ -177,7 +177,7 @@ class Standbys:
         return _Standby(process, ours, place)
 
 
-def _bytes_of(pid: int) -> int:
+def bytes_of(pid: int) -> int:
     """Memory of a process, what it shares counted in part."""
     return _number_in(f"/proc/{pid}/smaps_rollup", "Pss:") << 10
 
@@ -202,7 +202,7 @@ def _number_in(path: str, key: str = "") -> int:
         return 0
 
 
-def _common(env: Mapping[str, str]) -> dict[str, str]:
+def common(env: Mapping[str, str]) -> dict[str, str]:
     """The part of an environment that all ranks of all attempts share."""
     return {
         key: value
