@@ -3,7 +3,7 @@
     ./dev bench launcher_kills [--kills 100] [--seed 1]
 
     ett run ── agent ─┬─ rank 0 ─┐          rank      one of them, SIGKILL
-                      ├─ rank 1 ─┤          standby   one that waits
+                      ├─ rank 1 ─┤          standby   one that waits, or the template
                       ├─ standby │          agent     torchrun's own process
                       └─ standby │          both      a rank and the agent, or both ranks, at once
                                  │          start-up  a rank before its first step
@@ -127,7 +127,7 @@ def members(run: Path, root: int) -> dict[str, list[int]]:
             found["rank"].append(pid)
         elif "torchett.launch.agent" in said:
             found["agent"].append(pid)
-        elif "torchett.launch.standby" in said:
+        elif "torchett.launch.standby" in said or "torchett.launch.template" in said:
             found["standby"].append(pid)
     return found
 

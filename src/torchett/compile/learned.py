@@ -10,14 +10,13 @@ because the names of its inputs are the same.
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torchett.compile.sources import DYNAMIC, UNBACKED, Dims, joined, merged, render
+from torchett.store import write_whole
 
 FORMAT = "workload/1"
 _MOST_SOURCES = 1000
@@ -83,16 +82,9 @@ def learn(path: Path, command: Sequence[str], new: Workload) -> Workload:
         dynamic=_few(merged([known.dynamic, new.dynamic])),
         unbacked=_few(merged([known.unbacked, new.unbacked])),
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}")
     kept = {"dynamic": dict(both.dynamic), "unbacked": dict(both.unbacked)}
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump({"format": FORMAT, "command": list(command), **kept}, file)
-        os.replace(draft, path)
-    except OSError:
-        os.unlink(draft)
-        raise
+    told = {"format": FORMAT, "command": list(command), **kept}
+    write_whole(path, json.dumps(told).encode(), durable=False)
     return both
 
 

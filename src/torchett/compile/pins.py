@@ -168,12 +168,10 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 def _write(path: Path, pin: dict[str, Any]) -> None:
     """In one piece: a reader sees all of it or nothing."""
+    from torchett.store import write_whole  # few processes come this far
+
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:80]}")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(pin, file)
-        os.replace(draft, path)
+        write_whole(path, json.dumps(pin).encode(), durable=False)
     except OSError as error:
         logger.warning("torchett: a winner is not pinned: %s", error)
 

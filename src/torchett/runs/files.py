@@ -1,25 +1,16 @@
-"""Files that are there whole or not at all."""
+"""Files that users asked for, with errors that they can read."""
 
-import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 from torchett.model.errors import RunError
+from torchett.store import write_whole as write_bytes
 
 
 def write_whole(path: Path, lines: Iterable[str]) -> None:
-    """Write the file beside its place, then move it there."""
-    made = None
+    """Write a text file into a folder that exists; it is there whole, or not at all."""
     try:
-        handle, made = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.writelines(lines)
-        os.chmod(made, 0o644)
-        os.replace(made, path)
-    except BaseException as error:
-        if made is not None and os.path.exists(made):
-            os.unlink(made)
-        if isinstance(error, OSError):
-            raise RunError(f"{path}: not writable: {error.strerror}") from None
-        raise
+        path.parent.stat()
+        write_bytes(path, (line.encode() for line in lines), durable=False)
+    except OSError as error:
+        raise RunError(f"{path}: not writable: {error.strerror}") from None

@@ -21,7 +21,6 @@ import functools
 import hashlib
 import json
 import logging
-import os
 import pickle
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -31,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from torchett.record.api import note
+from torchett.store import write_whole
 
 log = logging.getLogger("torchett")
 
@@ -199,12 +199,6 @@ def _read(path: Path) -> Any:
 
 
 def _write(path: Path, plan: Any) -> None:
-    """Keep a plan: the file is there whole, or not at all."""
+    """Keep a plan."""
     body = pickle.dumps(plan)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    made = path.with_suffix(f".{os.getpid()}.making")
-    try:
-        made.write_bytes(_MAGIC + hashlib.sha256(body).digest() + body)
-        os.replace(made, path)
-    finally:
-        made.unlink(missing_ok=True)
+    write_whole(path, _MAGIC + hashlib.sha256(body).digest() + body, durable=False)

@@ -2,10 +2,13 @@
 
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 
-def write_whole(path: Path, data: bytes, *, mode: int = 0o644, durable: bool = True) -> None:
+def write_whole(
+    path: Path, data: bytes | Iterable[bytes], *, mode: int = 0o644, durable: bool = True
+) -> None:
     """Write a file under another name, then give it its own: no reader sees a part of it.
 
     A process killed on the way leaves a `.part` behind, never a short file. If it is to be
@@ -15,7 +18,7 @@ def write_whole(path: Path, data: bytes, *, mode: int = 0o644, durable: bool = T
     opened, part = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     try:
         with os.fdopen(opened, "wb") as file:
-            file.write(data)
+            file.writelines((data,) if isinstance(data, bytes) else data)
             file.flush()
             os.fchmod(file.fileno(), mode)
             if durable:
