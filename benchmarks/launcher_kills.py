@@ -125,9 +125,9 @@ def members(run: Path, root: int) -> dict[str, list[int]]:
         said = words(pid)
         if pid in ranks:
             found["rank"].append(pid)
-        elif "torchett.launch.agent" in said:
+        elif "torchett.launch.agent" in said and not found["agent"]:
             found["agent"].append(pid)
-        elif "torchett.launch.standby" in said or "torchett.launch.template" in said:
+        elif "torchett.launch." in said:  # what was forked from the agent has its words
             found["standby"].append(pid)
     return found
 

@@ -202,5 +202,5 @@ def test_torchrun_is_found_by_a_relative_path_too(monkeypatch: pytest.MonkeyPatc
     binaries = Path(sys.executable).parent
     monkeypatch.chdir(binaries.parent)
     given = (f"{binaries.name}/torchrun", "train.py")
-    assert _command(given, as_is=False) == (sys.executable, "-m", AGENT, "train.py")
+    assert _command(given, as_is=False) == (sys.executable, "-u", "-m", AGENT, "train.py")
     assert _command(given, as_is=True) == given

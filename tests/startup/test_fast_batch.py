@@ -142,6 +142,25 @@ def test_the_callers_autocast_and_default_device_hold_on_the_thread(compiles: li
     assert compiles == []
 
 
+def test_a_loader_that_pins_memory_does_not_void_the_compile(compiles: list[str]) -> None:
+    """Its thread sets the number of threads to 1: for itself, and for all threads after it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    pinning = threading.Thread(target=torch.set_num_threads, args=(1,))
+    pinning.start()
+    pinning.join()
+    assert torch.get_num_threads() == 2, "the main thread's own number stays"
+    try:
+        model = wrapped(Net())
+        warm_up(model, loss, fast_batch=batch()).join()
+        assert compiles
+        compiles.clear()
+        loss(model, batch()).backward()
+    finally:
+        torch.set_num_threads(before)
+    assert compiles == []
+
+
 def test_a_dimension_said_to_be_dynamic_may_differ(compiles: list[str]) -> None:
     model, fast = wrapped(Net()), batch(8)
     warm_up(model, loss, fast_batch=fast, dynamic={0}).join()

@@ -29,18 +29,27 @@ def main(argv: Sequence[str]) -> None:
     if ranks > 1:
         env.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does for its ranks
     size = int(os.environ.get("ETT_STANDBY", "0")) and ranks
-    on_device = os.environ.get("ETT_STANDBY_DEVICE") == "1"
-    standbys: Standbys | Forks = Standbys(size, env, on_device=on_device)
-    if size and not on_device and fit(env):
-        standbys = Forks(env)
+    standbys = _standbys(size, env)
     journal = Journal(os.environ)
-    standbys.fill()
     try:
         _torchrun(list(argv), standbys, journal)
     finally:
         standbys.close()
         journal.standbys(standbys.most_bytes)
     _leave()
+
+
+def _standbys(size: int, env: dict[str, str]) -> Standbys | Forks:
+    """Processes for the ranks, as warm as they can be had at once."""
+    on_device = os.environ.get("ETT_STANDBY_DEVICE") == "1"
+    if size and not on_device and fit(env):
+        os.environ.update(env)
+        forks = Forks(env)
+        forks.begin()
+        return forks
+    standbys = Standbys(size, env, on_device=on_device)
+    standbys.fill()
+    return standbys
 
 
 def _leave() -> NoReturn:

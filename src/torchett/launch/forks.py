@@ -15,7 +15,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torchett.launch.standbys import PRELOAD, REHEARSAL, bytes_of, common, receive, send
+from torchett.launch.standby import prepare
+from torchett.launch.standbys import PRELOAD, bytes_of, common, receive, send
+from torchett.launch.template import serve
 
 _GPUS = ("/dev/nvidiactl", "/dev/kfd")
 _PATIENCE_S = 120.0
@@ -37,23 +39,46 @@ class Forks:
 
     def __init__(self, env: Mapping[str, str], preload: Sequence[str] = PRELOAD) -> None:
         self._env, self._preload = common(env), tuple(preload)
-        self._template: subprocess.Popen[bytes] | None = None
+        self._template: Adopted | subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._closed = False
         self.most_bytes = 0
 
-    def fill(self, spare: bool = False) -> None:
-        """See to it that there is a template."""
-        if self._closed or (self._template is not None and self._template.poll() is None):
-            return
-        self._forget()
+    def begin(self) -> None:
+        """Import here, once for this process and all ranks, and fork the template.
+
+        In a process that has one thread, and the environment that its ranks will have.
+        """
+        for name in self._preload:
+            prepare(name)
         self._control, theirs = socket.socketpair()
-        self._control.settimeout(_PATIENCE_S)
-        command = [sys.executable, "-u", "-m", "torchett.launch.template", str(theirs.fileno())]
-        compiles = "ETT_COMPILE_CACHE" in self._env  # else it may, and nobody waits for that
-        command += [*self._preload, *(REHEARSAL if compiles else ()), "--", *REHEARSAL]
-        self._template = subprocess.Popen(command, env=self._env, pass_fds=(theirs.fileno(),))
+        pid = os.fork()
+        if pid == 0:
+            self._control.close()
+            serve(theirs)
         theirs.close()
+        self._control.settimeout(_PATIENCE_S)
+        self._template = Adopted(pid)
+        if "ETT_COMPILE_CACHE" in self._env:  # it will compile: better once than in every rank
+            self.fill(spare=True)
+
+    def fill(self, spare: bool = False) -> None:
+        """See to it that there is a template; a spare one has time to rehearse."""
+        if self._closed:
+            return
+        if self._template is None or self._template.poll() is not None:
+            self._forget()
+            self._control, theirs = socket.socketpair()
+            self._control.settimeout(_PATIENCE_S)
+            command = [sys.executable, "-u", "-m", "torchett.launch.template"]
+            command += [str(theirs.fileno()), *self._preload]
+            self._template = subprocess.Popen(command, env=self._env, pass_fds=(theirs.fileno(),))
+            theirs.close()
+        if spare and self._preload and self._control is not None:
+            try:
+                send(self._control, {"rehearse": True})
+            except OSError:
+                self._forget()
 
     def take(
         self, argv: Sequence[str], env: Mapping[str, str], stdout: str | None, stderr: str | None

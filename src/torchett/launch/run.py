@@ -135,9 +135,9 @@ def _command(given: Sequence[str], as_is: bool) -> tuple[str, ...]:
     if found is not None and not as_is:
         ours = Path(os.path.abspath(found)).parent == Path(sys.executable).parent
         if ours and Path(head).name == "torchrun":
-            return (sys.executable, "-m", AGENT, *rest)
+            return (sys.executable, "-u", "-m", AGENT, *rest)
         if ours and rest[:2] == ["-m", "torch.distributed.run"]:
-            return (sys.executable, "-m", AGENT, *rest[2:])
+            return (sys.executable, "-u", "-m", AGENT, *rest[2:])
     if head.endswith(".py") and Path(head).is_file():
         return (sys.executable, head, *rest)
     if shutil.which(head) is None:

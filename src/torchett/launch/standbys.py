@@ -44,11 +44,11 @@ PRELOAD = (
     "torchett.compile.session",
     "torchett.compile.watch",
     "torchett.compile.pins",
+    "torchett.launch.rehearsal:hash_sources",
 )
 ON_DEVICE = ("torchett.launch.on_device:take_place", "torchett.launch.on_device:wake_triton")
 REHEARSAL = tuple(
-    f"torchett.launch.rehearsal:{step}"
-    for step in ("hash_sources", "probe_instructions", "walk_the_compiler")
+    f"torchett.launch.rehearsal:{step}" for step in ("probe_instructions", "walk_the_compiler")
 )
 _LENGTH = struct.Struct("<I")
 _CGROUP = "/sys/fs/cgroup"

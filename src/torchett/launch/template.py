@@ -1,11 +1,11 @@
 """A template: a process that has imported torch once, and is forked for every rank.
 
-    agent      spawns ─────────────── job ─────────── pid: adopts it, waits as for its own child
-    template      imports, rehearses ──┬─ …  ready for the next
+    agent      imports ─┬───────────── job ──────────── pid: adopts it, waits as for its own child
+    template            └─ waits ──────┬─ rehearses once the ranks train, waits
     rank                               └─ runs the script as __main__, 0.02 s later
 
-It is forked twice: the process in between leaves at once, and the agent adopts the rank. A fork
-copies one thread only, so a template that has more than one says so and is not forked.
+A rank is forked twice: the process in between leaves at once, and the agent adopts the rank. A
+fork copies one thread only, so a template that has more than one says so and is not forked.
 """
 
 import os
@@ -15,29 +15,33 @@ import sys
 from typing import Any, NoReturn
 
 from torchett.launch.standby import NO_JOB, be, prepare, told
-from torchett.launch.standbys import receive, send
+from torchett.launch.standbys import REHEARSAL, receive, send
 
 
 def main() -> NoReturn:
-    """Prepare, and become what the agent asks for, time and again.
-
-    What stands before `--` is done before anything is forked: every rank would have to do it.
-    """
-    control = socket.socket(fileno=int(sys.argv[1]))
-    cut = sys.argv.index("--")
-    first, later = sys.argv[2:cut], sys.argv[cut + 1 :]
-    for name in first:
+    """Begin in an interpreter of its own: an agent that has threads cannot be forked."""
+    for name in sys.argv[2:]:
         prepare(name)
-    while True:
-        if later and not told(control):
-            prepare(later.pop(0))
-            continue
-        try:
-            job = receive(control)
+    serve(socket.socket(fileno=int(sys.argv[1])))
+
+
+def serve(control: socket.socket) -> NoReturn:
+    """Become what the agent asks for, time and again; rehearse when it has asked for that."""
+    left: list[str] = []
+    try:
+        while True:
+            if left and not told(control):
+                prepare(left.pop(0))
+                continue
+            asked = receive(control)
+            if "argv" not in asked:
+                left = [*REHEARSAL]
+                continue
+            left = []  # not while a rank starts up: it will be asked for again
             threads = len(os.listdir("/proc/self/task"))
-            send(control, {"pid": _fork(control, job)} if threads == 1 else {"threads": threads})
-        except (OSError, EOFError, ValueError):
-            os._exit(NO_JOB)  # the agent is gone
+            send(control, {"pid": _fork(control, asked)} if threads == 1 else {"threads": threads})
+    except (OSError, EOFError, ValueError):
+        os._exit(NO_JOB)  # the agent is gone
 
 
 def _fork(control: socket.socket, job: dict[str, Any]) -> int:

@@ -200,11 +200,21 @@ def restore(states: dict[str, Any]) -> None:
         sys.modules["torch"].cuda.set_rng_state_all(states["cuda"])
 
 
+@contextmanager
+def _as_many_threads(number: int) -> Iterator[None]:
+    """Have this thread compute with as many threads; it is a thread of ours, and stays so."""
+    torch = loaded("torch")
+    if torch.get_num_threads() != number:
+        torch.set_num_threads(number)
+    yield
+
+
 class Surroundings:
     """Settings that torch and Python keep per thread, as the calling thread had them.
 
     A fresh thread has grad mode on, no autocast, no default device, and **CUDA device 0**
-    current, whatever the caller chose.
+    current, whatever the caller chose; and OpenMP's number of threads, where the main thread has
+    MKL's. Compiled code is guarded by most of it.
     """
 
     def __init__(self) -> None:
@@ -213,10 +223,11 @@ class Surroundings:
         if (torch := loaded("torch")) is None:
             return
         self._enter.append(partial(torch.set_grad_enabled, torch.is_grad_enabled()))
+        self._enter.append(partial(_as_many_threads, torch.get_num_threads()))
         if torch.cuda.is_initialized():
             self._enter.append(partial(torch.cuda.device, torch.cuda.current_device()))
         chosen = getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
-        if chosen is not None:  # by torch.set_default_device; compiled code is guarded by it
+        if chosen is not None:  # by torch.set_default_device
             self._enter.append(lambda: torch.device(chosen.device))
         for kind in ("cpu", "cuda"):
             if torch.is_autocast_enabled(kind):
