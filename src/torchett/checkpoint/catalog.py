@@ -7,15 +7,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from torchett.checkpoint import manifest
+from torchett.checkpoint.checksum import CHUNK, crc_of
 from torchett.checkpoint.errors import CorruptCheckpoint
 from torchett.checkpoint.manifest import FileSum, Manifest
-from torchett.checkpoint.storage import Storage, order
+from torchett.checkpoint.storage import Folder, Storage, order
 
 log = logging.getLogger("torchett")
 
 PINNED = "pinned"
 LATEST = "latest"
-CHUNK = 8 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +116,9 @@ def verify(entry: Entry, files: Iterable[str] | None = None) -> list[str]:
 
 def sum_of(storage: Storage, path: str) -> FileSum:
     """Size and CRC of a file as it now lies there."""
+    if isinstance(storage, Folder):  # where reading in many places costs nothing
+        size = storage.size(path)
+        return FileSum(size=size, crc32=crc_of(lambda: storage.read(path), size))
     size = crc = 0
     with storage.read(path) as stream:
         while data := stream.read(CHUNK):

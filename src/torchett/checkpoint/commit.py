@@ -12,7 +12,8 @@ import time
 from collections.abc import Mapping
 
 from torchett.checkpoint import manifest
-from torchett.checkpoint.catalog import CHUNK, LATEST, Entry
+from torchett.checkpoint.catalog import LATEST, Entry
+from torchett.checkpoint.checksum import CHUNK
 from torchett.checkpoint.errors import CheckpointError, CorruptCheckpoint
 from torchett.checkpoint.manifest import FileSum, Manifest
 from torchett.checkpoint.storage import Storage, token

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from torchett.checkpoint.catalog import CHUNK, Entry, entries, verify
+from torchett.checkpoint.catalog import Entry, entries, verify
+from torchett.checkpoint.checksum import CHUNK
 from torchett.checkpoint.manifest import FileSum
 from torchett.checkpoint.storage import Folder, Storage
 
