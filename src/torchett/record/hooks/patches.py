@@ -38,10 +38,10 @@ def _optimizers(module: ModuleType) -> None:
 
 def _taking(take: Callable[..., Any], of_optimizer: bool) -> Callable[..., Any]:
     @functools.wraps(take)
-    def taken(*args: Any, **kwargs: Any) -> Any:
+    def taken(self: Any, *args: Any, **kwargs: Any) -> Any:
         t0 = now_ns()
-        result = take(*args, **kwargs)
-        watcher.state_ends(t0, of_optimizer)
+        result = take(self, *args, **kwargs)
+        watcher.state_ends(t0, self if of_optimizer else None)
         return result
 
     return taken

@@ -38,6 +38,7 @@ class Saves:
         self._loads: list[tuple[int, int, Any, Any]] = []  # begin, end, source, counter
         self._taken: list[tuple[Any, Any]] = []  # what was restored: source, counter
         self._counts_updates = False  # an optimizer's state was restored
+        self._done_before: int | None = None  # updates of an optimizer that was restored
         self.resumed_unknown = False
 
     def begins(self) -> Ends | None:
@@ -90,6 +91,13 @@ class Saves:
             return self.state_taken(t1, t1, what is None)
         return False
 
+    def optimizer_taken(self, optimizer: Any) -> None:
+        """Note how many updates an optimizer has behind it that has just been loaded.
+
+        Now the number may be asked for even where a GPU keeps it: loading has waited for it, too.
+        """
+        self._done_before = _updates_done(optimizer, ask=True)
+
     def state_taken(self, t0: int, t1: int, of_optimizer: bool) -> bool:
         """State went into a model or an optimizer; whether it had been loaded before."""
         self._counts_updates = self._counts_updates or of_optimizer
@@ -113,6 +121,8 @@ class Saves:
         done = _updates_done(optimizer) if self._counts_updates else None
         if done is not None:
             return max(done - 1, 0)
+        if self._done_before is not None:
+            return self._done_before
         for _, counter in reversed(self._taken):
             if counter is not None:
                 return int(counter)
@@ -190,8 +200,11 @@ def _counter(what: Any) -> int | None:
     return None
 
 
-def _updates_done(optimizer: Any) -> int | None:
-    """How many updates an optimizer has done, if it counts them where no device must be asked."""
+def _updates_done(optimizer: Any, ask: bool = False) -> int | None:
+    """How many updates an optimizer has done, if it counts them where no device must be asked.
+
+    With `ask` a device is asked as well.
+    """
     state = getattr(optimizer, "state", None)
     if not isinstance(state, Mapping):
         return None
@@ -199,6 +212,8 @@ def _updates_done(optimizer: Any) -> int | None:
         count: Any = values.get("step") if isinstance(values, Mapping) else None
         if isinstance(count, (int, float)):
             return int(count)
+        if ask and hasattr(count, "item"):
+            return int(count.item())
         if getattr(getattr(count, "device", None), "type", None) == "cpu":
             return int(count)
         if count is not None:

@@ -450,12 +450,14 @@ class Watcher:
         except Exception as error:
             self.broke(error)
 
-    def state_ends(self, t0: int, of_optimizer: bool) -> None:
-        """State was put into a model or an optimizer."""
+    def state_ends(self, t0: int, optimizer: Any) -> None:
+        """State was put into this optimizer, or (None) into a model."""
         if self.off or self.loop.backwards or _me() != (self._thread or _me()):
             return
         try:
-            if self.saves.state_taken(t0, now_ns(), of_optimizer):
+            if optimizer is not None:
+                self.saves.optimizer_taken(optimizer)
+            if self.saves.state_taken(t0, now_ns(), optimizer is not None):
                 self._restored()
         except Exception as error:
             self.broke(error)
