@@ -59,8 +59,6 @@ class Forks:
         theirs.close()
         self._control.settimeout(_PATIENCE_S)
         self._template = Adopted(pid)
-        if "ETT_COMPILE_CACHE" in self._env:  # it will compile: better once than in every rank
-            self.fill(spare=True)
 
     def fill(self, spare: bool = False) -> None:
         """See to it that there is a template; a spare one has time to rehearse."""

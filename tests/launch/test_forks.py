@@ -1,0 +1,131 @@
+"""Ranks that are forked from a template: as many as wanted, each as new, and none left behind."""
+
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from torchett.launch.forks import fit
+
+AGENT = """
+import os, signal, sys, time
+from torchett.launch.forks import Forks, fit
+assert fit({"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""})
+forks = Forks(os.environ, preload=PRELOAD)
+forks.begin()
+def take(code):
+    open("script.py", "w").write(code)
+    return forks.take(["script.py"], os.environ, None, None)
+"""
+
+
+def agent(code: str, folder: Path, preload: tuple[str, ...] = ()) -> list[str]:
+    """What a process says that forks its ranks; it does so before it has any threads."""
+    script = AGENT.replace("PRELOAD", repr(preload)) + textwrap.dedent(code)
+    done = subprocess.run(
+        [sys.executable, "-u", "-c", script],
+        cwd=folder, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_every_rank_draws_its_own_random_numbers_and_has_a_session(tmp_path: Path) -> None:
+    code = """
+    script = "import os, random, numpy; print(random.random(), numpy.random.rand(), os.getsid(0))"
+    pids = []
+    for _ in range(3):
+        rank = take(script)
+        pids.append(rank.pid)
+        assert rank.wait(30) == 0
+    print(*pids)
+    """
+    *said, pids = agent(code, tmp_path, ("numpy",))
+    assert len({line.split()[0] for line in said}) == 3
+    assert len({line.split()[1] for line in said}) == 3
+    assert [line.split()[2] for line in said] == pids.split()
+
+
+def test_signals_and_statuses_are_the_ranks_own(tmp_path: Path) -> None:
+    code = """
+    import subprocess
+    rank = take("import time; time.sleep(60)")
+    try:
+        rank.wait(0.1)
+    except subprocess.TimeoutExpired:
+        print("runs", rank.poll())
+    rank.terminate()
+    print(rank.wait(10), rank.poll())
+    print(take("import sys; sys.exit(7)").wait(10))
+    """
+    assert agent(code, tmp_path) == ["runs None", "-15 -15", "7"]
+
+
+def test_a_template_that_was_killed_is_missed_once_and_replaced(tmp_path: Path) -> None:
+    code = """
+    forks._template.kill()
+    forks._template.wait(10)
+    print(take("print('a')"))
+    forks.fill()
+    print(take("print('b')").wait(30))
+    """
+    assert agent(code, tmp_path) == ["None", "b", "0"]
+
+
+def test_a_template_with_a_second_thread_is_not_forked(tmp_path: Path) -> None:
+    (tmp_path / "threaded.py").write_text(
+        "import threading, time\n"
+        "def begin(): threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+    )
+    code = """
+    forks._preload = ("threaded:begin",)
+    forks._template.kill(); forks._template.wait(10)
+    os.environ["PYTHONPATH"] = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
+    from torchett.launch.standbys import common
+    forks._env = common(os.environ)
+    forks.fill()
+    print(take("print('never')"))
+    """
+    assert agent(code, tmp_path) == ["None"]
+
+
+def test_a_template_whose_agent_is_gone_leaves(tmp_path: Path) -> None:
+    code = """
+    rank = take("import time; time.sleep(60)")
+    print(forks._template.pid, rank.pid, flush=True)
+    os.kill(rank.pid, 9)
+    os.kill(os.getpid(), 9)
+    """
+    pids = [int(word) for word in agent(code, tmp_path)[0].split()]
+    deadline = time.monotonic() + 10
+    while any(_running(pid) for pid in pids):
+        assert time.monotonic() < deadline, "someone outlived the agent"
+        time.sleep(0.05)
+
+
+def _running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("env", "fits"),
+    [
+        ({"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}, True),
+        ({"OMP_NUM_THREADS": "8", "CUDA_VISIBLE_DEVICES": ""}, False),
+        ({"CUDA_VISIBLE_DEVICES": ""}, False),
+        ({"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "ETT_STANDBY_FORK": "0"}, False),
+    ],
+)
+def test_only_where_a_fork_is_sound(env: dict[str, str], fits: bool) -> None:
+    assert fit(env) is fits
+
+
+def test_not_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("torchett.launch.forks._GPUS", (str(tmp_path),))
+    assert not fit({"OMP_NUM_THREADS": "1"})
