@@ -131,13 +131,15 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--standby-device", action="store_true", help="as `ett run`'s")
+    parser.add_argument("--same-script", action="store_true", help="leave the third side out")
     # Failures come hours apart; here far enough that a standby is ready again.
     parser.add_argument("--between", type=int, default=600, help="steps from kill to kill")
     args = parser.parse_args()
     if args.quick:
         args.kills = 3
     with tempfile.TemporaryDirectory() as caches:
-        stock, *ours = (measure(side, args, Path(caches)) for side in (STOCK, SAME, LEVERS))
+        sides = (STOCK, SAME) if args.same_script else (STOCK, SAME, LEVERS)
+        stock, *ours = (measure(side, args, Path(caches)) for side in sides)
     keys = ("first_start_s", "fresh_start_s", "warm_start_s", "recover_s", "worst_s", "exit_s")
     ratios: list[Row] = [
         {"side": f"torchrun ÷ {row['side']}"}
