@@ -204,3 +204,15 @@ def test_torchrun_is_found_by_a_relative_path_too(monkeypatch: pytest.MonkeyPatc
     given = (f"{binaries.name}/torchrun", "train.py")
     assert _command(given, as_is=False) == (sys.executable, "-u", "-m", AGENT, "train.py")
     assert _command(given, as_is=True) == given
+
+
+def test_standbys_import_what_they_are_told_to(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import sys; print('colorsys' in sys.modules)")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    for words, found in ((["--preload", "colorsys,no.such"], "True"), ([], "False")):
+        done = ett(
+            tmp_path / "runs",
+            *("run", "--progress", "0", *words, "--", *torchrun),
+            *("--nproc-per-node", "2", str(tmp_path / "train.py")),
+        )
+        assert done.stdout.split() == [found] * 2, done.stderr

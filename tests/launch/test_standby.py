@@ -11,7 +11,7 @@ import pytest
 from torchett.launch.standbys import Standbys
 
 STANDBYS = "Standbys(1, os.environ, preload=())"
-FORKS = "(fit({'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': ''}), Forks(os.environ, ()))[1]"
+FORKS = "Forks(os.environ, preload=())"
 SCRIPTS = {
     "facts": """
         import json, os, sys
@@ -84,7 +84,7 @@ def in_standby(
     code = (
         "import sys, os\n"
         "from torchett.launch.standbys import Standbys\n"
-        "from torchett.launch.forks import Forks, fit\n"
+        "from torchett.launch.forks import Forks\n"
         f"standbys = {supply}\n"
         "standbys.fill()\n"
         f"process = standbys.take({argv!r}, os.environ, {str(out)!r}, {str(err)!r})\n"

@@ -38,6 +38,12 @@ def main() -> None:
     help="Let standbys hold a context on their rank's device: faster, for some of its memory.",
 )
 @click.option(
+    "--preload",
+    metavar="MODULES",
+    default="",
+    help="What the script imports beside torch, for standbys to import ahead (comma between).",
+)
+@click.option(
     "--hang-timeout",
     default=8.0,
     show_default=True,
@@ -76,6 +82,7 @@ def run(
     as_is: bool,
     standby: bool,
     standby_device: bool,
+    preload: str,
     hang_timeout: float,
     progress: float,
     compile_cache: str | None,
@@ -113,6 +120,7 @@ def run(
         as_is=as_is,
         standby=standby,
         standby_device=standby_device,
+        preload=preload,
         hang_timeout_s=hang_timeout,
         progress_s=progress,
         node=node,

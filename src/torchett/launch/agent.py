@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from torchett.launch.forks import Forks, fit
 from torchett.launch.journal import Journal
-from torchett.launch.standbys import Standbys
+from torchett.launch.standbys import PRELOAD, Standbys
 
 _REFILL_S = 2.0
 _REFILL_AT_LAST_S = 60.0  # ranks that keep no record: nobody knows when they train
@@ -42,12 +42,13 @@ def main(argv: Sequence[str]) -> None:
 def _standbys(size: int, env: dict[str, str]) -> Standbys | Forks:
     """Processes for the ranks, as warm as they can be had at once."""
     on_device = os.environ.get("ETT_STANDBY_DEVICE") == "1"
+    preload = [*PRELOAD, *filter(None, os.environ.get("ETT_PRELOAD", "").split(","))]
     if size and not on_device and fit(env):
         os.environ.update(env)
-        forks = Forks(env)
+        forks = Forks(env, preload)
         forks.begin()
         return forks
-    standbys = Standbys(size, env, on_device=on_device)
+    standbys = Standbys(size, env, preload, on_device=on_device)
     standbys.fill()
     return standbys
 

@@ -27,10 +27,10 @@ _PR_SET_CHILD_SUBREAPER = 36
 def fit(env: Mapping[str, str]) -> bool:
     """Whether ranks with this environment can be forked here."""
     return (
-        env.get("ETT_STANDBY_FORK") != "0"
+        sys.platform == "linux"
+        and env.get("ETT_STANDBY_FORK") != "0"
         and env.get("OMP_NUM_THREADS") == "1"
         and (env.get("CUDA_VISIBLE_DEVICES") == "" or not any(map(os.path.exists, _GPUS)))
-        and _adopts_orphans()
     )
 
 
@@ -41,7 +41,8 @@ class Forks:
         self._env, self._preload = common(env), tuple(preload)
         self._template: Adopted | subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._closed = False
+        self._closed = not _adopt_orphans()
+        self._warned = False
         self.most_bytes = 0
 
     def begin(self) -> None:
@@ -49,6 +50,8 @@ class Forks:
 
         In a process that has one thread, and the environment that its ranks will have.
         """
+        if self._closed:
+            return
         for name in self._preload:
             prepare(name)
         self._control, theirs = socket.socketpair()
@@ -87,11 +90,20 @@ class Forks:
         job: dict[str, Any] = {"argv": list(argv), "env": dict(env), "cwd": os.getcwd()}
         try:
             send(self._control, job | {"stdout": stdout, "stderr": stderr})
-            pid = receive(self._control).get("pid")
+            said = receive(self._control)
         except (OSError, EOFError, ValueError):
             self._forget()
             return None
-        return Adopted(pid) if pid else None
+        if "pid" in said:
+            return Adopted(said["pid"])
+        if not self._warned:
+            self._warned = True
+            print(
+                f"torchett: {said['threads']} threads after the imports: ranks are not forked;"
+                " ETT_STANDBY_FORK=0 gives them standbys",
+                file=sys.stderr,
+            )
+        return None
 
     def weigh(self) -> None:
         """Note what the template holds in memory."""
@@ -150,9 +162,6 @@ class Adopted:
         self.send_signal(signal.SIGKILL)
 
 
-def _adopts_orphans() -> bool:
-    """Have the kernel make orphans below this process its children."""
-    try:
-        return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
-    except (OSError, AttributeError):
-        return False  # not Linux
+def _adopt_orphans() -> bool:
+    """Have the kernel make orphans below this process its children; whether it does."""
+    return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)

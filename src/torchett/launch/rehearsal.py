@@ -40,6 +40,19 @@ def probe_instructions() -> None:
     CppBuilder(name="o", sources="i", BuildOption=options).get_command_line()
 
 
+def find_header() -> None:
+    """Find the precompiled header of C++ kernels: it is named by a hash of all it includes."""
+    import torch
+    from torch._inductor.codecache import CppPythonBindingsCodeCache
+
+    if not torch.cuda.is_available():
+        source = 'extern "C" void kernel(const float* x) { /* at::vec:: */ }'
+        # Whoever is asked to compile it does not.
+        CppPythonBindingsCodeCache.load_pybinding_async(
+            ["const float*"], source, submit_fn=lambda work: None
+        )
+
+
 def walk_the_compiler() -> None:
     """Trace and differentiate a little of what models are made of."""
     import torch

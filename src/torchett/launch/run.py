@@ -43,6 +43,7 @@ class Options:
     as_is: bool = False
     standby: bool = True
     standby_device: bool = False
+    preload: str = ""  # modules for standbys, comma between
     hang_timeout_s: float = 8.0
     progress_s: float = 30.0
     node: int | None = None
@@ -90,6 +91,7 @@ def run_job(options: Options, env: Mapping[str, str]) -> Ended:
             environment |= {
                 "ETT_STANDBY": str(int(options.standby)),
                 "ETT_STANDBY_DEVICE": str(int(options.standby_device)),
+                "ETT_PRELOAD": options.preload,
                 "ETT_NODE": str(place.node),
                 "ETT_NOTICE": str(run / f"notice-{attempt}-{place.node}"),
                 "ETT_HANG_TIMEOUT": str(options.hang_timeout_s),

@@ -48,7 +48,8 @@ PRELOAD = (
 )
 ON_DEVICE = ("torchett.launch.on_device:take_place", "torchett.launch.on_device:wake_triton")
 REHEARSAL = tuple(
-    f"torchett.launch.rehearsal:{step}" for step in ("probe_instructions", "walk_the_compiler")
+    f"torchett.launch.rehearsal:{step}"
+    for step in ("probe_instructions", "find_header", "walk_the_compiler")
 )
 _LENGTH = struct.Struct("<I")
 _CGROUP = "/sys/fs/cgroup"
