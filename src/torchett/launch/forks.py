@@ -52,8 +52,11 @@ class Forks:
         """
         if self._closed:
             return
+        before = dict(os.environ)
         for name in self._preload:
             prepare(name)
+        os.environ.clear()
+        os.environ.update(before)  # inductor sets a variable or two, which ranks are to set anew
         self._control, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
