@@ -207,9 +207,9 @@ def test_torchrun_is_found_by_a_relative_path_too(monkeypatch: pytest.MonkeyPatc
 
 
 def test_standbys_import_what_they_are_told_to(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("import sys; print('colorsys' in sys.modules)")
+    (tmp_path / "train.py").write_text("import sys; print('wave' in sys.modules)")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    for words, found in ((["--preload", "colorsys,no.such"], "True"), ([], "False")):
+    for words, found in ((["--preload", "wave,no.such"], "True"), ([], "False")):
         done = ett(
             tmp_path / "runs",
             *("run", "--progress", "0", *words, "--", *torchrun),
