@@ -39,7 +39,7 @@ def row(schedule: str, side: str, found: dict[str, Any]) -> Row:
         "ett_percent": ledger["ett_percent"],
         "wall_s": ledger["window_s"],
         "wasted_s": found[side]["wasted_s"],
-        "failures": ledger["failures"],
+        "failures": sum(ledger["failures"].values()),
         "start_s": ledger["time_to_start_s"],
         "recover_s": statistics.fmean(ledger["time_to_recover_s"] or [0.0]),
         **ledger["accounts"],

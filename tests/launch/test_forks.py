@@ -129,3 +129,14 @@ def test_only_where_a_fork_is_sound(env: dict[str, str], fits: bool) -> None:
 def test_not_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("torchett.launch.forks._GPUS", (str(tmp_path),))
     assert not fit({"OMP_NUM_THREADS": "1"})
+
+
+def test_a_torch_that_cannot_be_imported_says_why(tmp_path: Path) -> None:
+    """Swallowed, it would fail again with another error: torch cannot be imported twice."""
+    (tmp_path / "torch.py").write_text("raise OSError('libmissing.so: cannot open')")
+    code = "from torchett.launch.standby import prepare; prepare('no.such'); prepare('torch')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "OSError: libmissing.so: cannot open"

@@ -44,7 +44,7 @@ class Workload:
         return path
 
 
-# Of quick and h200 alike: what a stock run of the same bench showed, step and blocking.
+# Step and blocking, of stock runs: quick's of a bench, h200's of the script alone.
 WORKLOADS = {
     "quick": Workload(
         name="gpt", preset="tiny", ranks=2, steps=3000, step_s=0.020, blocking_s=0.0088

@@ -24,8 +24,8 @@ from torchett.launch.standbys import PER_RANK, receive
 from torchett.record.boarding import board
 from torchett.record.clock import anchor, now_ns
 
-# Read by torch when it is imported: a script that sets one of these came too late for a standby.
 NO_JOB = 70
+# Read by torch when it is imported: a script that sets one of these came too late for a standby.
 _READ_AT_IMPORT = ("TORCH", "PYTORCH", "TRITON", "OMP_", "MKL_", "KMP_", "CUDA_")
 
 
@@ -59,7 +59,8 @@ def prepare(name: str) -> None:
         if function:
             getattr(found, function)()
     except Exception:
-        return
+        if name == "torch":  # half imported it would fail once more, and say something else
+            raise
 
 
 def told(control: socket.socket) -> bool:
