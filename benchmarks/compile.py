@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -145,6 +145,8 @@ def child(model_name: str, side: str, folder: str) -> None:
 
     import torchett.compile.session
 
+    with suppress(ImportError):  # dynamo does it when it first meets a function of torch
+        import torch.distributed.tensor.experimental
     imports_s = time.monotonic() - began
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.set_float32_matmul_precision("high")

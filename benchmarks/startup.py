@@ -93,6 +93,7 @@ def train(side: str, args: Namespace, kills: int, cache: Path, shared: Path) -> 
         ours += ["--compile-cache", str(shared)] + ["--standby-device"] * args.standby_device
         ours += ["--"]
         env = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(cache), "ETT_RUNS": f"{folder}/runs"}
+        env["ETT_BYTECODE"] = f"{cache}-bytecode"
         return watch([*(ours if side != STOCK else []), *torchrun, *script], env)
 
 

@@ -70,6 +70,7 @@ class Side:
             **os.environ,
             "ETT_RUNS": str(self.folder / "runs"),
             "TORCHINDUCTOR_CACHE_DIR": str(self.folder / "inductor"),
+            "ETT_BYTECODE": str(self.folder / "bytecode"),
             # Without it a stock restart may wait for the addresses of dead ranks.
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         }
@@ -96,7 +97,8 @@ def drive(side: Side, workload: Workload, schedule: Schedule | None) -> Finished
             ended, said, fault = _run(command, env, log)
             digest = said or digest
             if fault == "node":  # the next one never ran this job: its own caches are empty
-                shutil.rmtree(env["TORCHINDUCTOR_CACHE_DIR"], ignore_errors=True)
+                for cache in ("TORCHINDUCTOR_CACHE_DIR", "ETT_BYTECODE"):
+                    shutil.rmtree(env[cache], ignore_errors=True)
             if ended == 0:
                 run = side.folder / "runs" / side.name
                 return Finished(side=side, run=run, digest=digest, starts=start)

@@ -106,6 +106,7 @@ def run(
         compile_cache=compile_cache,
         pins=pins and not as_is,
         audit=audit,
+        bytecode=not as_is,
     )
     if as_is and dynamic_sources is not None:
         raise InputError(

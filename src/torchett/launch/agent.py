@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from torchett.launch import bytecode
 from torchett.launch.forks import Forks, fit
 from torchett.launch.journal import Journal
 from torchett.launch.standbys import PRELOAD, Standbys
@@ -22,6 +23,8 @@ _REFILL_AT_LAST_S = 60.0  # ranks that keep no record: nobody knows when they tr
 
 def main(argv: Sequence[str]) -> None:
     """Run torchrun with these arguments."""
+    bytecode.board()
+    ahead = bytecode.compile_ahead()
     ranks = _ranks_asked_for(argv)
     # The agent's own store keeps the addresses of dead ranks: a restarted one may wait for them.
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
@@ -34,6 +37,7 @@ def main(argv: Sequence[str]) -> None:
     try:
         _torchrun(list(argv), standbys, journal)
     finally:
+        bytecode.stop(ahead)
         standbys.close()
         journal.standbys(standbys.most_bytes)
     _leave()

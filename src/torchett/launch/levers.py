@@ -6,6 +6,7 @@ By name only: a launcher imports none of them.
 import os
 from dataclasses import dataclass
 
+from torchett.launch.bytecode import usual_folder
 from torchett.record.boarding import WATCHES
 
 
@@ -17,11 +18,13 @@ class Levers:
     compile_cache: str | None = None  # path or URL
     pins: bool = True
     audit: bool = False
+    bytecode: bool = True
 
     @property
     def aboard(self) -> tuple[str, ...]:
         """The modules, each with a function `board()`: see record.boarding."""
         chosen = {
+            "torchett.launch.bytecode": self.bytecode,
             "torchett.record.hooks": self.hooks,
             "torchett.record.adapters.aboard": self.hooks,
             **dict.fromkeys(WATCHES, self.hooks),
@@ -34,6 +37,8 @@ class Levers:
     def settings(self) -> dict[str, str]:
         """What those modules read from the environment."""
         found = {"ETT_PINS": str(int(self.pins))}
+        if self.bytecode:
+            found["ETT_BYTECODE"] = os.environ.get("ETT_BYTECODE") or usual_folder()
         if self.compile_cache is not None:
             is_url = "://" in self.compile_cache
             found["ETT_COMPILE_CACHE"] = (

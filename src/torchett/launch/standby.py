@@ -20,6 +20,7 @@ import types
 from importlib.machinery import SourceFileLoader
 from typing import Any, NoReturn
 
+from torchett.launch import bytecode
 from torchett.launch.standbys import PER_RANK, receive
 from torchett.record.boarding import board
 from torchett.record.clock import anchor, now_ns
@@ -32,6 +33,7 @@ _READ_AT_IMPORT = ("TORCH", "PYTORCH", "TRITON", "OMP_", "MKL_", "KMP_", "CUDA_"
 def main() -> NoReturn:
     """Warm up, wait for the job, run it, leave with its status."""
     control = socket.socket(fileno=int(sys.argv[1]))
+    bytecode.board()
     for name in sys.argv[2:]:
         if told(control):
             break

@@ -38,6 +38,7 @@ PRELOAD = (
     "torch._inductor.scheduler",
     "torch._functorch.aot_autograd",
     "torch._inductor.fx_passes.post_grad",
+    "torch.distributed.tensor.experimental",  # by dynamo, when it first meets a function of torch
     "torchett.checkpoint.checkpointer",
     "torchett.checkpoint.restore",
     "torchett.startup.fast_batch",

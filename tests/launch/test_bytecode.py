@@ -1,0 +1,116 @@
+"""Where torch has no bytecode, a job keeps its own; elsewhere Python is left alone."""
+
+import os
+import py_compile
+import subprocess
+import sys
+from importlib.util import cache_from_source
+from pathlib import Path
+
+import pytest
+
+from torchett.launch import bytecode
+from torchett.launch.levers import Levers
+from torchett.record.boarding import SITE
+
+TELL = "import sys, torch; print(torch.answer, sys.pycache_prefix, torch.__spec__.cached)"
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    """An installation without bytecode."""
+    package = tmp_path / "site" / "torch"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("answer = 42\n")
+    return package
+
+
+def aboard(image: Path, folder: Path, **more: str) -> str:
+    """What a boarded process says that imports torch from that installation."""
+    src = str(Path(bytecode.__file__).parents[2])
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("ETT_", "PYTHONDONT"))}
+    env |= {"PYTHONPATH": os.pathsep.join((SITE, str(image.parent), src))}
+    env |= {"ETT_BOARD": "torchett.launch.bytecode", "ETT_BYTECODE": str(folder), **more}
+    command = [sys.executable, "-c", TELL]
+    return subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize("forbidden", ["", "1"])
+def test_an_image_without_bytecode_gets_it_in_the_folder(
+    image: Path, tmp_path: Path, forbidden: str
+) -> None:
+    folder = tmp_path / "kept"
+    said = aboard(image, folder, PYTHONDONTWRITEBYTECODE=forbidden).split()
+    assert said[:2] == ["42", str(folder)]
+    assert Path(said[2]).is_file()
+    assert folder in Path(said[2]).parents
+    assert not list(image.rglob("*.pyc"))
+
+
+def test_what_was_kept_is_read_again_and_not_if_the_source_has_changed(
+    image: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "kept"
+    kept = Path(aboard(image, folder).split()[2])
+    written = kept.stat().st_mtime_ns
+    aboard(image, folder)
+    assert kept.stat().st_mtime_ns == written
+    (image / "__init__.py").write_text("answer = 4711\n")
+    assert aboard(image, folder).startswith("4711 ")
+
+
+def test_python_is_left_alone_where_torch_has_bytecode(image: Path, tmp_path: Path) -> None:
+    py_compile.compile(str(image / "__init__.py"))
+    assert " None " in aboard(image, tmp_path / "kept")
+    assert not (tmp_path / "kept").exists()
+
+
+def test_it_can_be_turned_off(image: Path, tmp_path: Path) -> None:
+    assert " None " in aboard(image, tmp_path / "kept", ETT_BYTECODE="0")
+
+
+def test_a_folder_that_others_can_write_to_is_not_used(image: Path, tmp_path: Path) -> None:
+    """What lies there is run."""
+    folder = tmp_path / "open"
+    folder.mkdir()
+    folder.chmod(0o777)
+    assert " None " in aboard(image, folder)
+
+
+def test_many_cores_compile_ahead_and_only_once(
+    image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (image / "nn").mkdir()
+    (image / "nn" / "__init__.py").write_text("")
+    (image / "testing").mkdir()
+    (image / "testing" / "__init__.py").write_text("")
+    monkeypatch.setattr(sys, "path", [str(image.parent)])
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "kept"))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {*range(8)})
+    ahead = bytecode.compile_ahead()
+    assert ahead is not None
+    assert ahead.wait(60) == 0
+    below = Path(cache_from_source(str(image / "__init__.py"))).parent
+    found = sorted(path.parent.name for path in below.rglob("*.pyc"))
+    assert found == ["nn", "torch"]
+    assert bytecode.compile_ahead() is None
+
+
+def test_few_cores_are_left_to_whoever_imports(
+    image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(image.parent)])
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "kept"))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    assert bytecode.compile_ahead() is None
+
+
+def test_a_job_has_it_unless_its_command_is_to_stay_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ETT_BYTECODE", "/chosen")
+    assert Levers().settings["ETT_BYTECODE"] == "/chosen"
+    assert "torchett.launch.bytecode" in Levers().aboard
+    as_is = Levers(hooks=False, pins=False, bytecode=False)
+    assert as_is.aboard == ()
+    assert "ETT_BYTECODE" not in as_is.settings
