@@ -6,6 +6,7 @@ here, up to a bound, until it is loaded.
 
 import io
 import logging
+import mmap
 import threading
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,7 +43,7 @@ class Prefetch:
         self._tiers, self._rank, self._size = tiers, rank, size
         self._room = memory
         self._found: dict[tuple[str, str, str], list[str]] = {}
-        self._kept: dict[tuple[str, str, str], bytes] = {}
+        self._kept: dict[tuple[str, str, str], bytearray] = {}
         self._thread = threading.Thread(target=self._work, name="ett-prefetch", daemon=True)
         self._thread.start()
 
@@ -69,7 +70,7 @@ class Prefetch:
             while data := stream.read(CHUNK):
                 crc = zlib.crc32(data, crc)
                 parts.append(data)
-        data = b"".join(parts)
+        data = bytearray().join(parts)
         if FileSum(size=len(data), crc32=crc) != told:
             return verify(entry, [name])
         self._room -= len(data)
@@ -94,6 +95,15 @@ class Prefetch:
         else:
             with entry.storage.read(f"{entry.name}/{name}") as stream:
                 yield stream
+
+    def memory(self, entry: Entry, name: str) -> mmap.mmap | bytearray | None:
+        """A file of a checkpoint in memory: mapped from a folder, or as it was kept."""
+        kept = self._kept.get(_key(entry, name))
+        if kept is not None or not isinstance(entry.storage, Folder):
+            return kept
+        with entry.storage.read(f"{entry.name}/{name}") as stream:
+            # Private, so that torch may take it for writable; nobody writes.
+            return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
 
     def clear(self) -> None:
         """Forget what was read."""

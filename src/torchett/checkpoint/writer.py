@@ -30,6 +30,7 @@ from torchett.checkpoint.storage import Storage
 
 METADATA = ".metadata"
 _PER_THREAD = 256 << 20
+_ALIGN = 64
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,7 @@ class VerifiedWriter(StorageWriter):  # type: ignore[misc]
         with self._storage.write(f"{self._place}/{name}") as raw:
             stream = Summed(raw)
             for item in items:
+                stream.write(bytes(-stream.tell() % _ALIGN))  # so that it can be viewed in place
                 offset = stream.tell()
                 data = planner.resolve_data(item)
                 if item.type == WriteItemType.BYTE_IO:

@@ -37,6 +37,7 @@ from torchett.startup.surroundings import (
     no_rewinding,
     restore,
 )
+from torchett.startup.turns import short_turns
 
 T = TypeVar("T")
 log = logging.getLogger("torchett")
@@ -126,7 +127,7 @@ class WarmUp:
 
     def _work(self) -> None:
         """What the thread does."""
-        with stage("pt2_compile", background=True):
+        with stage("pt2_compile", background=True), short_turns():
             self._guarded(self._rehearse_and_run)
 
     def _rehearse_and_run(self) -> None:

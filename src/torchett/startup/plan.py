@@ -46,6 +46,7 @@ from torchett.startup.crew import Crew, required, takes_results
 from torchett.startup.plan_run import PastSpan, PlanRun, record_run, to_flight_record
 from torchett.startup.schedule import Runs, Stage, serial_order
 from torchett.startup.surroundings import base_seed, generators, moved
+from torchett.startup.turns import short_turns
 
 F = TypeVar("F", bound=Callable[..., Any])
 log = logging.getLogger("torchett")
@@ -137,7 +138,8 @@ class Plan:
         t0 = now_ns()
         try:
             if overlap:
-                crew.work()
+                with short_turns():
+                    crew.work()
             else:
                 crew.work_alone()
         finally:
