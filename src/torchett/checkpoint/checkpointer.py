@@ -378,7 +378,7 @@ class Checkpointer:
             "torchett: told to end (%s): the state after step %d is %s",
             fact["reason"], step, "safe" if fact["durable"] else "NOT safe",
         )  # fmt: skip
-        met.preemption.leave()
+        met.preemption.leave(step)
 
     # What the background says ----------------------------------------------------------------
 

@@ -7,7 +7,8 @@ seen since the last look is not trusted: what it owns is copied at once.
 """
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 _before: list[Callable[[], None]] = []
@@ -61,12 +62,11 @@ def guarded() -> set[int]:
 
     found: set[int] = set()
     for optimizer in list(_stepped):
-        for group in optimizer.param_groups:
-            found.update(map(_address, group["params"]))
-        for state in optimizer.state.values():
-            for value in state.values() if isinstance(state, dict) else ():
-                if type(value) is torch.Tensor or isinstance(value, torch.Tensor):
-                    found.add(_address(value))
+        states = [s.values() for s in optimizer.state.values() if isinstance(s, dict)]
+        owned = [group["params"] for group in optimizer.param_groups]
+        owned.append([v for v in chain.from_iterable(states) if isinstance(v, torch.Tensor)])
+        for tensors in owned:
+            found.update(addresses(tensors))
     found.discard(0)
     return found
 
@@ -76,12 +76,20 @@ def forget() -> None:
     _stepped.clear()
 
 
-def _address(tensor: Any) -> int:
+def addresses(tensors: Sequence[Any]) -> list[int]:
+    """Where each tensor lies; 0 for one without memory of its own."""
     import torch
 
+    if set(map(type, tensors)) <= {torch.Tensor, torch.nn.Parameter}:
+        try:
+            return list(map(torch.Tensor.data_ptr, tensors))
+        except RuntimeError:
+            pass  # a sparse one among them
+    return [_address(tensor) for tensor in tensors]
+
+
+def _address(tensor: Any) -> int:
     try:
-        if type(tensor) in (torch.Tensor, torch.nn.Parameter):
-            return int(tensor.data_ptr())
         return int(getattr(tensor, "_local_tensor", tensor).data_ptr())
     except (RuntimeError, AttributeError):
-        return 0  # a tensor without memory of its own: never trusted
+        return 0  # never trusted

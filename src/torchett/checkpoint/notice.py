@@ -98,14 +98,16 @@ class Notice:
                 return
         _call(then)
 
-    def leave(self) -> None:
-        """End as the signal would have ended this process; return where it would not have.
+    def leave(self, last: Then = lambda: None) -> None:
+        """End as the signal would have ended this process, after calling `last`; return where it
+        would not have.
 
         That is so where the user handles the signal, or a file gave notice: training goes on, and
         the next notice is awaited.
         """
         number = self._signal
         if number is not None and number in self._ours and self._still_ours(number):
+            _call(last)
             _flush()
             _die(number)
         with self._lock:

@@ -1,12 +1,13 @@
 """The pieces of a state: what DCP plans to write of it, and the tensors and bytes behind that.
 
-The plan is DCP's own and is kept while the state keeps its shape: planning costs more than
-everything else that a save does in the loop.
+The plan is DCP's own and is kept while the state keeps its form: planning costs more than
+everything else that a save does in the loop. Every `state_dict` is called at every save, with all
+its hooks; only names are not made anew.
 """
 
 import io
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,13 +33,13 @@ class Pieces:
 
 @dataclass(slots=True)
 class _Known:
-    """The shape of the last state, and its plan."""
+    """The form of the last state, and its plan; items with the place of their leaf."""
 
-    shape: list[Any] = field(default_factory=list)
+    form: list[Any] = field(default_factory=list)
     plan: Any = None
     plan_id: str = ""
-    tensor_items: list[Any] = field(default_factory=list)
-    blob_items: list[Any] = field(default_factory=list)
+    tensor_items: list[tuple[int, Any]] = field(default_factory=list)
+    blob_items: list[tuple[int, Any]] = field(default_factory=list)
 
 
 class Collector:
@@ -47,11 +48,13 @@ class Collector:
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self._known = _Known()
-        self._flatten = flatten
+        self._leaves = leaves
         self._blobs: dict[str, tuple[bytes, bytes]] = {}
 
     def collect(self, state: Mapping[str, Any]) -> Pieces:
         """The pieces of `state`, a mapping of names to Stateful objects, tensors and values."""
+        import torch
+
         nested: dict[str, Any] = {}
         own: list[str] = []
         for key, value in state.items():
@@ -62,25 +65,23 @@ class Collector:
                 nested[key] = value.state_dict()
             else:
                 nested[key] = value
-        flat = self._flatten(nested)
-        shape = [(name, *_shape_of(value)) for name, value in flat.items()]
-        if shape != self._known.shape:
-            flat = self._plan(nested, flat, shape)
-        known = self._known
-        tensors = [_local(flat, item) for item in known.tensor_items]
-        blobs = [self._blob(item.index.fqn, flat[item.index.fqn]) for item in known.blob_items]
+        found, form = self._leaves(nested)
+        if form != self._known.form:
+            found = self._plan(nested, found, form)
+        known, plain = self._known, torch.Tensor
         return Pieces(
             plan=known.plan,
             plan_id=known.plan_id,
-            tensors=tensors,
-            blobs=blobs,
+            tensors=[
+                leaf if type(leaf := found[at]) is plain else _local(leaf, item)
+                for at, item in known.tensor_items
+            ],
+            blobs=[self._blob(item.index.fqn, found[at]) for at, item in known.blob_items],
             per_rank=tuple(own),
         )
 
-    def _plan(
-        self, nested: dict[str, Any], flat: dict[str, Any], shape: list[Any]
-    ) -> dict[str, Any]:
-        """Plan anew; the flat state, by DCP's own reckoning if ours differs from it."""
+    def _plan(self, nested: dict[str, Any], found: list[Any], form: list[Any]) -> list[Any]:
+        """Plan anew; the leaves, by DCP's own reckoning if ours differs from it."""
         from dataclasses import replace
 
         from torch.distributed.checkpoint._nested_dict import flatten_state_dict
@@ -88,20 +89,20 @@ class Collector:
         from torch.distributed.checkpoint.planner import WriteItemType
 
         official, mappings = flatten_state_dict(nested)
-        if list(official) != list(flat):
-            self._flatten = lambda nested: dict(flatten_state_dict(nested)[0])
-            flat = official
-            shape = [(name, *_shape_of(value)) for name, value in flat.items()]
-        plan = create_default_local_save_plan(flat, self._rank == 0)
-        plan = replace(plan, planner_data=mappings)
+        if list(map(id, official.values())) != list(map(id, found)):
+            self._leaves = _official_leaves
+            found, form = _official_leaves(nested)
+        plan = create_default_local_save_plan(official, self._rank == 0)
+        place = {name: at for at, name in enumerate(official)}
+        placed = [(place[item.index.fqn], item) for item in plan.items]
         self._known = _Known(
-            shape=shape,
-            plan=plan,
+            form=form,
+            plan=replace(plan, planner_data=mappings),
             plan_id=token(),
-            tensor_items=[i for i in plan.items if i.type != WriteItemType.BYTE_IO],
-            blob_items=[i for i in plan.items if i.type == WriteItemType.BYTE_IO],
+            tensor_items=[(at, i) for at, i in placed if i.type != WriteItemType.BYTE_IO],
+            blob_items=[(at, i) for at, i in placed if i.type == WriteItemType.BYTE_IO],
         )
-        return flat
+        return found
 
     def _blob(self, name: str, value: Any) -> bytes:
         """`value` as DCP writes it; made anew only if it changed."""
@@ -117,37 +118,62 @@ class Collector:
         return self._blobs[name][1]
 
 
-def flatten(nested: dict[str, Any]) -> dict[str, Any]:
-    """Leaves by name, as DCP's flatten_state_dict has them, in a fraction of its time."""
+def leaves(nested: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+    """The leaves in the order of DCP's flatten_state_dict, and the form: what a plan depends on.
+
+    The form has the keys of each mapping, the length of each list and the shape of each leaf in
+    the order of the walk, so that the same form means the same names.
+
+        {"a": {"x": 7, "y": [t]}}   →   [7, t],  [("a",), ("x", "y"), None, 1, Tensor, shape, dtype]
+    """
     import torch
 
-    leaves: dict[str, Any] = {}
-    plain = (torch.Tensor, torch.nn.Parameter, int, float, str, bool, bytes, type(None))
+    found: list[Any] = []
+    form: list[Any] = []
+    tensor = torch.Tensor
+    values = frozenset((int, float, str, bool, bytes, type(None)))
 
     def is_leaf(value: list[Any]) -> bool:
         for entry in value:
             if isinstance(entry, list) and not is_leaf(entry):
                 return False
-            if isinstance(entry, Mapping | torch.Tensor):
+            if isinstance(entry, Mapping | tensor):
                 return False
         return True
 
-    def walk(name: str, value: Any) -> None:
-        kind = type(value)
-        if kind in plain:
-            leaves[name] = value
-        elif kind is dict or isinstance(value, Mapping):
-            for key, inner in value.items():
-                walk(f"{name}.{key}", inner)
+    def walk(value: Any) -> None:
+        inner: Iterable[Any]
+        if type(value) is dict or isinstance(value, Mapping):
+            form.append(tuple(map(str, value)))
+            inner = value.values()
         elif isinstance(value, list) and not is_leaf(value):
-            for number, inner in enumerate(value):
-                walk(f"{name}.{number}", inner)
+            form.append(len(value))
+            inner = value
         else:
-            leaves[name] = value
+            found.append(value)
+            form.extend(_shape_of(value))
+            return
+        for one in inner:
+            kind = type(one)
+            if kind is tensor:
+                found.append(one)
+                form.extend((kind, one.shape, one.dtype))
+            elif kind in values:
+                found.append(one)
+                form.append(None)
+            else:
+                walk(one)
 
-    for key, value in nested.items():
-        walk(str(key), value)
-    return leaves
+    walk(nested)
+    return found, form
+
+
+def _official_leaves(nested: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+    """The same by DCP's own function, with each name in the form."""
+    from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+
+    flat, _ = flatten_state_dict(dict(nested))
+    return list(flat.values()), [(name, *_shape_of(value)) for name, value in flat.items()]
 
 
 def _shape_of(value: Any) -> tuple[Any, ...]:
@@ -164,15 +190,12 @@ def _shape_of(value: Any) -> tuple[Any, ...]:
     return (None,)
 
 
-def _local(flat: dict[str, Any], item: Any) -> Any:
-    """The tensor on this rank that an item stands for."""
+def _local(value: Any, item: Any) -> Any:
+    """The tensor on this rank that an item of a leaf stands for."""
     import torch
     from torch.distributed.checkpoint.utils import find_state_dict_object
 
-    value = flat[item.index.fqn]
-    if type(value) is torch.Tensor:
-        return value
     local = getattr(value, "_local_tensor", None)
     if type(local) is torch.Tensor:
         return local
-    return find_state_dict_object(flat, item.index).detach()
+    return find_state_dict_object({item.index.fqn: value}, item.index).detach()

@@ -8,6 +8,7 @@ import logging
 from typing import Any
 
 from torchett.checkpoint.ranks import Ranks
+from torchett.record.api import last_step
 
 log = logging.getLogger("torchett")
 
@@ -42,6 +43,6 @@ class Preemption:
     def reason(self) -> str:
         return str(self._notice.reason)
 
-    def leave(self) -> None:
-        """The state is safe, or time is up: end as the notice would have it."""
-        self._notice.leave()
+    def leave(self, step: int) -> None:
+        """The state after `step` is safe, or time is up: end as the notice would have it."""
+        self._notice.leave(lambda: last_step(step))

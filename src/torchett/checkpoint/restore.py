@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from torchett.checkpoint import per_rank
+from torchett.checkpoint.blanks import to_fill
 from torchett.checkpoint.catalog import Entry, entries, set_aside
 from torchett.checkpoint.errors import CheckpointError, StateMismatch
 from torchett.checkpoint.prefetch import Prefetch, share
@@ -130,8 +131,7 @@ def load(
                     per_rank.name(rank): b"" for rank in range(entry.manifest.world_size)
                 }
         elif _is_stateful(value):
-            init_optimizer(value)
-            nested[key] = value.state_dict()
+            nested[key] = to_fill(key, value, metadata)
         else:
             nested[key] = value
     _complete(nested, wanted, metadata, strict)
@@ -197,28 +197,3 @@ def _complete(
             f"the checkpoint has {len(foreign)} tensors that the model has not, {foreign[0]!r} "
             "first: load it with restore(state, strict=False) to leave them out"
         )
-
-
-def init_optimizer(value: Any) -> None:
-    """Let a fresh optimizer make its states, so that there is something to load into.
-
-    A step with zero gradients at a rate of zero: no weight changes.
-    """
-    import torch
-
-    if not isinstance(value, torch.optim.Optimizer) or value.state:
-        return
-    parameters = [p for group in value.param_groups for p in group["params"] if p.requires_grad]
-    if any(p.grad is not None for p in parameters):
-        return
-    rates = [group["lr"] for group in value.param_groups]
-    for group in value.param_groups:
-        group["lr"] = torch.zeros_like(group["lr"]) if torch.is_tensor(group["lr"]) else 0.0
-    for p in parameters:
-        p.grad = torch.zeros_like(p)
-    try:
-        value.step(closure=None)
-    finally:
-        for group, rate in zip(value.param_groups, rates, strict=True):
-            group["lr"] = rate
-        value.zero_grad(set_to_none=True)

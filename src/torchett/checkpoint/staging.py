@@ -12,6 +12,7 @@ forward, averages kept beside the optimizer) is copied before `stage` lets the c
 import ctypes
 import logging
 import threading
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -132,40 +133,33 @@ def stage(tensors: Sequence[Any], slots: Sequence[Any], copier: "Copier") -> Sta
     import torch
 
     staged = Staged()
-    late_addresses = fence.guarded()
-    now: tuple[list[Any], list[Any]] = ([], [])
-    thread: tuple[list[Any], list[Any]] = ([], [])
-    device: dict[Any, tuple[list[Any], list[Any], list[Any], list[Any]]] = {}
-    for tensor, slot in zip(tensors, slots, strict=True):
-        late = tensor.data_ptr() in late_addresses
-        if tensor.is_cuda:
-            lists = device.setdefault(tensor.device, ([], [], [], []))
-            lists[2 if late else 0].append(slot)
-            lists[3 if late else 1].append(tensor)
-        elif late and tensor.numel() * tensor.element_size() > _SMALL:
-            thread[0].append(slot)
-            thread[1].append(tensor)
-        else:
-            now[0].append(slot)
-            now[1].append(tensor)
+    guarded, here = fence.guarded(), torch.device("cpu")
+    groups: dict[tuple[Any, bool], tuple[list[Any], list[Any]]] = defaultdict(lambda: ([], []))
+    for tensor, slot, address in zip(tensors, slots, fence.addresses(tensors), strict=True):
+        to, of = groups[tensor.device if tensor.is_cuda else here, address in guarded]
+        to.append(slot)
+        of.append(tensor)
+    now, thread = groups.pop((here, False), None), groups.pop((here, True), None)
     with torch.no_grad():
-        for where, (early_to, early_from, late_to, late_from) in device.items():
-            side = copier.stream(where)
-            compute = torch.cuda.current_stream(where)
+        for device in {device for device, _ in groups}:
+            side = copier.stream(device)
+            compute = torch.cuda.current_stream(device)
             side.wait_event(compute.record_event())
-            if early_to:
+            to, of = groups[device, False]
+            if to:
                 with torch.cuda.stream(side):
-                    torch._foreach_copy_(early_to, early_from, non_blocking=True)
+                    torch._foreach_copy_(to, of, non_blocking=True)
                 compute.wait_event(side.record_event())
-            staged._kept += early_from  # fenced already: it may change as it likes
-            staged._late(late_from)
-            copier.issue(late_to, late_from, staged, where)
-        if now[0]:
-            torch._foreach_copy_(now[0], now[1])
-    if thread[0]:
+                staged._kept += of  # fenced already: it may change as it likes
+            to, of = groups[device, True]
+            staged._late(of)
+            copier.issue(to, of, staged, device)
+        if now is not None:
+            torch._foreach_copy_(*now)
+    if thread is not None:
         staged._late(thread[1])
         staged._copies.clear()
-        copier.copy(thread[0], thread[1], staged)
+        copier.copy(*thread, staged)
     fence.before_next_step(staged.fence)
     return staged
 
@@ -210,8 +204,7 @@ class Copier:
 
         def work() -> None:
             try:
-                for slot, tensor in zip(slots, tensors, strict=True):
-                    _copy(slot, tensor)
+                _copy(slots, tensors)
             except Exception as error:
                 staged.failed(f"staging failed: {error}")
             finally:
@@ -220,13 +213,19 @@ class Copier:
         threading.Thread(target=work, name="ett-stage", daemon=True).start()
 
 
-def _copy(slot: Any, tensor: Any) -> None:
-    """memmove, without the GIL and on this thread alone: torch's copy_ would take all cores."""
+def _copy(slots: list[Any], tensors: list[Any]) -> None:
+    """Copy without the GIL and on this thread alone: torch's copy_ takes all cores for a large
+    tensor, so those are moved by memmove; many small ones go in one call of torch."""
     import torch
 
-    if tensor.is_contiguous():
-        size = tensor.numel() * tensor.element_size()
-        ctypes.memmove(slot.data_ptr(), tensor.data_ptr(), size)
-    else:
+    small: tuple[list[Any], list[Any]] = ([], [])
+    for slot, tensor in zip(slots, tensors, strict=True):
+        size = tensor.nbytes
+        if size > _SMALL and tensor.is_contiguous():
+            ctypes.memmove(slot.data_ptr(), tensor.data_ptr(), size)
+        else:
+            small[0].append(slot)
+            small[1].append(tensor)
+    if small[0]:
         with torch.no_grad():
-            slot.copy_(tensor)
+            torch._foreach_copy_(*small)

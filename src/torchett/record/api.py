@@ -71,6 +71,12 @@ def steps(batches: Iterable[T], *, start: int = 0) -> Iterator[T]:
     return (_recorder or _open()).steps(batches, start)
 
 
+def last_step(index: int) -> None:
+    """Say that the process is about to end, with the work of step `index` done."""
+    if _recorder is not None:
+        _recorder.last_step(index)
+
+
 def checkpoint_durable(step: int) -> None:
     """Say that the checkpoint taken after `step` is safe; from any thread."""
     (_recorder or _open()).checkpoint_durable(step)

@@ -129,6 +129,13 @@ class FlightWriter:
             raw = raw_entries(self.ring, self._reach, self._seq)
             return any(entry[4] & 0xFF == STEP for entry in whole_entries(raw, self._reach))
 
+    def last_step_ns(self) -> int:
+        """When the last recorded step ended, as far as the ring reaches back; for rare use."""
+        with self._lock:
+            raw = raw_entries(self.ring, self._reach, self._seq)
+            entries = whole_entries(raw, self._reach)
+            return max((e[2] for e in entries if e[4] & 0xFF == STEP), default=self._folded_ns)
+
     def beat(self) -> None:
         """A sign of life, for whoever watches from outside."""
         self.ring[BEAT_AT : BEAT_AT + 8] = now_ns().to_bytes(8, "little")

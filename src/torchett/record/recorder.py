@@ -122,6 +122,18 @@ class Recorder:
                 return
             begin = now_ns()
 
+    def last_step(self, index: int) -> None:
+        """The process is about to end: if it is inside step `index`, whose work is done, record it.
+
+        It is if that step has begun since the last one ended.
+        """
+        writer = self._writer
+        (waited, begin), ended = writer.turn, writer.last_step_ns()
+        index = _as_index(index)
+        if begin > ended and index >= 0:
+            waited = waited if max(ended, 1) <= waited <= begin else begin
+            writer.put(waited, begin, now_ns(), index, _ONE_STEP)
+
     def checkpoint_durable(self, step: int) -> None:
         """The checkpoint that holds the effect of `step` is safe."""
         now = now_ns()
@@ -260,6 +272,9 @@ class Silent:
 
     def steps(self, batches: Iterable[T], start: int) -> Iterator[T]:
         return iter(batches)
+
+    def last_step(self, index: int) -> None:
+        pass
 
     def checkpoint_durable(self, step: int) -> None:
         pass
