@@ -184,3 +184,34 @@ def test_a_script_that_sets_what_torch_has_read_already_is_told_so(tmp_path: Pat
     assert code == 0
     assert "the script sets TORCH_LOGS" in err
     assert err.count("torchett:") == 1
+
+
+LEAVING = """
+import atexit, pathlib, sys, time
+atexit.register(lambda: time.sleep(0.0 if pathlib.Path(sys.argv[1]).exists() else 60.0))
+sys.exit(int(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_job_is_over_when_all_scripts_have_ended_well(tmp_path: Path, code: int) -> None:
+    """Known before the processes are gone, so that spare standbys need not be waited for."""
+    script = tmp_path / "x.py"
+    script.write_text(LEAVING)
+    standbys = Standbys(2, os.environ, preload=())
+    standbys.fill()
+    try:
+        assert not standbys.over()
+        first = standbys.take([str(script), "no such file", "0"], os.environ, None, None)
+        second = standbys.take([str(script), str(script), str(code)], os.environ, None, None)
+        assert first is not None
+        assert second is not None
+        assert second.wait(timeout=20) == code
+        until = time.monotonic() + (20.0 if code == 0 else 1.0)
+        while not standbys.over() and time.monotonic() < until:
+            time.sleep(0.02)
+        assert standbys.over() == (code == 0)
+        assert first.poll() is None
+        first.kill()
+    finally:
+        standbys.close()

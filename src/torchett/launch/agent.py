@@ -128,6 +128,8 @@ def _torchrun(argv: list[str], standbys: Standbys | Forks, journal: Journal) -> 
         journal.end_hung_ranks(self._pcontext.pids() if self._pcontext else {})
         standbys.weigh()
         refill.look(self._pcontext.pids() if self._pcontext else {})
+        if standbys.over():
+            standbys.close()
         result = monitor(self, group)
         if result.failures:
             first = min(result.failures.values(), key=lambda failure: failure.timestamp)

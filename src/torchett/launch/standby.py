@@ -17,11 +17,13 @@ import socket
 import sys
 import threading
 import types
+from collections.abc import Callable
+from functools import partial
 from importlib.machinery import SourceFileLoader
 from typing import Any, NoReturn
 
 from torchett.launch import bytecode
-from torchett.launch.standbys import PER_RANK, receive
+from torchett.launch.standbys import OVER, PER_RANK, receive
 from torchett.record.boarding import board
 from torchett.record.clock import anchor, now_ns
 
@@ -42,15 +44,26 @@ def main() -> NoReturn:
         job = receive(control)
     except (OSError, EOFError, ValueError):
         os._exit(NO_JOB)  # the agent is gone
-    control.close()
-    be(job)
+    control.set_inheritable(False)
+    be(job, partial(_say_over, control))
 
 
-def be(job: dict[str, Any]) -> NoReturn:
-    """Become the rank that this job describes, to its end."""
+def be(job: dict[str, Any], well: Callable[[], None] = lambda: None) -> NoReturn:
+    """Become the rank that this job describes, to its end; a good one is announced by `well`."""
     _become(job)
     board()
-    _leave(_run(job["argv"]))
+    code = _run(job["argv"])
+    if code == 0:
+        well()
+    _leave(code)
+
+
+def _say_over(control: socket.socket) -> None:
+    """Nobody will need another standby: the agent ends it while this process still leaves."""
+    try:
+        control.send(OVER)
+    except OSError:
+        pass
 
 
 def prepare(name: str) -> None:

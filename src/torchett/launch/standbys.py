@@ -52,6 +52,7 @@ REHEARSAL = tuple(
     f"torchett.launch.rehearsal:{step}"
     for step in ("probe_instructions", "find_header", "walk_the_compiler")
 )
+OVER = b"."  # what a standby says when its script has ended well
 _LENGTH = struct.Struct("<I")
 _CGROUP = "/sys/fs/cgroup"
 _WEIGH_S = 5.0
@@ -101,6 +102,7 @@ class Standbys:
         self._size, self._preload, self._on_device = size, tuple(preload), on_device
         self._env = common(env)
         self._waiting: list[_Standby] = []
+        self._at_work: list[_Standby] = []
         self._lock = threading.Lock()
         self._closed = False
         self._heaviest = _USUAL_BYTES
@@ -137,13 +139,18 @@ class Standbys:
             try:
                 if standby.process.poll() is None:
                     send(standby.control, job)
-                    standby.control.close()
+                    at_work = [s for s in self._at_work if s.process.poll() is None]
+                    self._at_work = [*at_work, standby]
                     if os.geteuid() == 0:
                         os.setpriority(os.PRIO_PROCESS, standby.process.pid, 0)
                     return standby.process
             except OSError:
                 pass  # it died while it waited: the next one
             standby.process.kill()
+
+    def over(self) -> bool:
+        """Whether all scripts that run here now have come to their end, and said so."""
+        return bool(self._at_work) and all(map(_is_over, self._at_work))
 
     def weigh(self) -> None:
         """Note, now and then, what the waiting standbys hold in memory."""
@@ -177,6 +184,16 @@ class Standbys:
             os.setpriority(os.PRIO_PROCESS, process.pid, 10)
         theirs.close()
         return _Standby(process, ours, place)
+
+
+def _is_over(standby: _Standby) -> bool:
+    ended = standby.process.poll()
+    if ended is not None:
+        return ended == 0
+    try:
+        return standby.control.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK) == OVER
+    except OSError:
+        return False
 
 
 def bytes_of(pid: int) -> int:
