@@ -229,7 +229,7 @@ def make_saver(name: str, work: Workload, folder: Path) -> Saver:
             self.ckpt = Checkpointer(target, every=10**9, keep=1, upload=kind)
             self.ckpt.step(0, work.state)
             work.step()
-            self.ckpt._ready.join()  # type: ignore[union-attr]
+            self.ckpt._snapshots.wait()
             if kind == "process":
                 self.ckpt._met.uploader.ready.wait()  # type: ignore[union-attr]
             run, saver = fence.run, self
