@@ -71,12 +71,15 @@ class Snapshots:
         if self._bound:
             self._ready = threading.Thread(target=int, name="ett-nothing")
         else:
-            self._fit(pieces)
-            assert self._arena is not None
-            pin = any(tensor.is_cuda for tensor in pieces.tensors)
-            self._ready = threading.Thread(
-                target=self._arena.make_ready, args=(pin,), name="ett-arena", daemon=True
-            )
+            arena, _, _ = self._fit(pieces)
+            devices = {tensor.device for tensor in pieces.tensors if tensor.is_cuda}
+
+            def work() -> None:
+                for device in devices:
+                    self._copier.stream(device)
+                arena.make_ready(bool(devices))
+
+            self._ready = threading.Thread(target=work, name="ett-arena", daemon=True)
         self._ready.start()
 
     def wait(self) -> None:
