@@ -223,13 +223,15 @@ def make_saver(name: str, work: Workload, folder: Path) -> Saver:
         number = 0
 
         def __init__(self) -> None:
+            import torchett as ett
             from torchett.checkpoint import Checkpointer, fence
 
             kind: Any = name.split()[1]
+            ett.init()  # as a job does before it trains
             self.ckpt = Checkpointer(target, every=10**9, keep=1, upload=kind)
             self.ckpt.step(0, work.state)
             work.step()
-            self.ckpt._ready.join()  # type: ignore[union-attr]
+            self.ckpt._snapshots.wait()
             if kind == "process":
                 self.ckpt._met.uploader.ready.wait()  # type: ignore[union-attr]
             run, saver = fence.run, self

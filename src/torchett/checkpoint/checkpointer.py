@@ -14,26 +14,23 @@
 import atexit
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping, MutableMapping
 from typing import Any, Literal
 
 from torchett.checkpoint import fence
-from torchett.checkpoint.arena import Arena, Slot, lay_out
 from torchett.checkpoint.catalog import PINNED, entries
 from torchett.checkpoint.errors import CheckpointError
-from torchett.checkpoint.held import Held
 from torchett.checkpoint.history import History
-from torchett.checkpoint.pieces import Collector, Pieces
 from torchett.checkpoint.preemption import Preemption
 from torchett.checkpoint.prefetch import Prefetch
 from torchett.checkpoint.ranks import Ranks, meet
 from torchett.checkpoint.retention import Keep
 from torchett.checkpoint.saves import Copy, Save, Saves
 from torchett.checkpoint.schedule import Schedule
-from torchett.checkpoint.staging import Copier, stage
+from torchett.checkpoint.snapshots import Snapshots
 from torchett.checkpoint.storage import open_storage, token
+from torchett.checkpoint.trouble import Trouble
 from torchett.checkpoint.upload import Job, Outcome, Target
 from torchett.checkpoint.uploaders import ProcessUploader, ThreadUploader, Uploader
 from torchett.record.api import blocked, checkpoint_durable, note
@@ -80,24 +77,20 @@ class Checkpointer:
             keep_remote = Keep(last=keep_remote)
         far = self._tiers[1].root if remote is not None else None
         self._target = Target(where=near.root, remote=far, keep=keep, keep_remote=keep_remote)
-        self._every, self._staging_memory = every, staging_memory
-        self._upload, self._on_error, self._mtbf_s = upload, on_error, mtbf_s
+        self._every, self._mtbf_s = every, mtbf_s
+        self._upload, self._on_error = upload, on_error
         Schedule(every)  # refused now rather than at the first step
         rank, size = (int(os.environ.get(name, d)) for name, d in (("RANK", 0), ("WORLD_SIZE", 1)))
         self._prefetch = Prefetch(self._tiers, rank, size)
-        self._copier = Copier()
+        self._snapshots = Snapshots(staging_memory)
         self._met: _Met | None = None
-        self._ready: threading.Thread | None = None
-        self._arena: Arena | None = None
-        self._layout: tuple[str, list[Slot], list[Any]] | None = None
-        self._bound = 0  # bytes; more than 0: there is no room to stage
         self._decisions = 0
         self._last: tuple[int, State, float | None] | None = None
         self._saved_step = -1
         self._closed = False
-        self._warned: set[str] = set()
         self.durable: dict[str, int] = {}  # tier → the last step that is safe there
         self.errors: list[str] = []  # of the background, on any rank
+        self._trouble = Trouble(self.errors)
         self.preempted = False
         fence.install()
         atexit.register(self._at_exit, os.getpid())
@@ -137,8 +130,7 @@ class Checkpointer:
             raise CheckpointError(self.errors[-1])
         try:
             met = self._meet()
-            if self._ready is None:
-                self._prepare(state)
+            self._prepare(met, state)
             met.schedule.passed(step)
             self._last = (step, state, metric)
             if met.preemption.due(step):
@@ -146,7 +138,7 @@ class Checkpointer:
             elif met.schedule.due(step, met.ranks.decide):
                 self._save(met, step, state, metric)
         except Exception as error:
-            self._warn(f"checkpoint of step {step} failed: {type(error).__name__}: {error}")
+            self._trouble.warn(f"checkpoint of step {step} failed: {type(error).__name__}: {error}")
         finally:
             fence.forget()
 
@@ -155,8 +147,7 @@ class Checkpointer:
     ) -> None:
         """Save the state after `step` whether it is due or not; on every rank."""
         met = self._meet()
-        if self._ready is None:
-            self._prepare(state)
+        self._prepare(met, state)
         self._save(met, step, state, metric, must=True)
         if wait:
             self.wait()
@@ -199,7 +190,7 @@ class Checkpointer:
             if met.ranks.rank == 0 and met.schedule.auto is not None:
                 met.history.write(met.schedule.auto.to_json(), clean=final)
         except Exception as error:
-            self._warn(f"closing: {type(error).__name__}: {error}")
+            self._trouble.warn(f"closing: {type(error).__name__}: {error}")
         met.ranks.close()
         met.uploader.close()
         outcome = met.saves.current.outcome if met.saves.current is not None else None
@@ -235,7 +226,7 @@ class Checkpointer:
                 history,
             )
             self._tiers[0].make("")
-            ranks.every_poll(_Poll(self, ranks).look)
+            self._trouble.listen(ranks)
         return self._met
 
     def _uploader(self, ranks: Ranks) -> Uploader:
@@ -245,40 +236,11 @@ class Checkpointer:
             )
         return ThreadUploader(self._on_flushed, ranks.group)
 
-    def _prepare(self, state: State) -> None:
-        """Make the arena and the uploader ready in the background: the size is known now."""
-        met = self._meet()
-        met.uploader.begin()
-        ranks = met.ranks
-        self._collector = Collector(ranks.rank)
-        pieces = self._collector.collect(state)
-        # One rank without room for a copy, and all of them hold still: they upload together.
-        self._bound = max(ranks.gather(_excess(pieces.size, self._staging_memory)))
-        if self._bound:
-            self._ready = threading.Thread(target=int, name="ett-nothing")
-        else:
-            self._fit(pieces)
-            assert self._arena is not None
-            pin = any(tensor.is_cuda for tensor in pieces.tensors)
-            self._ready = threading.Thread(
-                target=self._arena.make_ready, args=(pin,), name="ett-arena", daemon=True
-            )
-        self._ready.start()
-
-    def _fit(self, pieces: Pieces) -> tuple[Arena, list[Slot], list[Any]]:
-        """The arena with a slot for each tensor; a new one if the state has outgrown it."""
-        if self._layout is None or self._layout[0] != pieces.plan_id:
-            slots, size = lay_out(pieces.tensors)
-            self._layout = None
-            if self._arena is None or self._arena.size < size:
-                old, self._arena = self._arena, Arena(size)
-                if old is not None:
-                    self._arena.make_ready(old.pinned)
-                    old.close()
-            views = [slot.view(self._arena.memory) for slot in slots]
-            self._layout = (pieces.plan_id, slots, views)
-        assert self._arena is not None
-        return self._arena, self._layout[1], self._layout[2]
+    def _prepare(self, met: "_Met", state: State) -> None:
+        """At the first step: make the memory for copies and the uploader ready."""
+        if not self._snapshots.prepared:
+            met.uploader.begin()
+            self._snapshots.prepare(state, met.ranks)
 
     def _save(
         self,
@@ -300,8 +262,7 @@ class Checkpointer:
         with blocked(account) if account else _nothing():
             mark, generation = said.split()
             met.saves.wait()
-            assert self._ready is not None
-            self._ready.join()
+            self._snapshots.wait()
             self._saved_step = step
             met.schedule.saved()
             copy = self._begin(met, step, state, metric, mark, int(generation))
@@ -324,22 +285,7 @@ class Checkpointer:
         generation: int,
     ) -> Copy:
         """Begin to copy and hand the copy to the background; other ranks count on this one."""
-        poison = None
-        pieces: Pieces | None = None
-        copy: Copy = _Nothing()
-        slots: list[Slot] = []
-        tensors: list[Any] = []
-        arena, uploader = self._arena, met.uploader
-        try:
-            pieces = self._collector.collect(state)
-            if self._bound:
-                held = Held(pieces.tensors, pieces.size, self._bound)
-                copy, tensors, uploader = held, held.tensors, met.by_thread(self._on_flushed)
-            else:
-                arena, slots, tensors = self._fit(pieces)
-                copy = stage(pieces.tensors, tensors, self._copier)
-        except Exception as error:
-            poison = f"staging step {step}: {type(error).__name__}: {error}"
+        taken = self._snapshots.take(state)
         job = Job(
             step=step,
             token=mark,
@@ -347,17 +293,25 @@ class Checkpointer:
             rank=met.ranks.rank,
             world_size=met.ranks.size,
             target=self._target,
-            plan_id=pieces.plan_id if pieces else "",
-            plan=pieces.plan if pieces else None,
-            slots=slots,
-            blobs=pieces.blobs if pieces else [],
+            plan_id=taken.plan_id,
+            plan=taken.plan,
+            slots=taken.slots,
+            blobs=taken.blobs,
             metric=metric,
-            per_rank=pieces.per_rank if pieces else (),
-            poison=poison,
+            per_rank=taken.per_rank,
+            poison=f"staging step {step}: {taken.problem}" if taken.problem else None,
         )
-        arena = arena or Arena(1)
-        met.saves.begin(Save(job=job, arena=arena, tensors=tensors, copy=copy, uploader=uploader))
-        return copy
+        uploader = met.by_thread(self._on_flushed) if taken.is_held else met.uploader
+        met.saves.begin(
+            Save(
+                job=job,
+                arena=taken.arena,
+                tensors=taken.tensors,
+                copy=taken.copy,
+                uploader=uploader,
+            )
+        )
+        return taken.copy
 
     def _save_just_in_time(
         self, met: "_Met", step: int, state: State, metric: float | None
@@ -400,14 +354,16 @@ class Checkpointer:
         self._saved_step = min(self._saved_step, outcome.step - 1)
         if not outcome.group_is_sound:
             met.ranks.count("generation", 1)
-        self._report(f"the checkpoint of step {outcome.step} was not saved: {outcome.error}")
+        self._trouble.report(
+            f"the checkpoint of step {outcome.step} was not saved: {outcome.error}"
+        )
 
     def _on_flushed(self, step: int, error: str | None) -> None:
         if error is None:
             self.durable["remote"] = step
             note("checkpoint_flushed", {"step": step})
         else:
-            self._report(f"the checkpoint of step {step} was not flushed: {error}")
+            self._trouble.report(f"the checkpoint of step {step} was not flushed: {error}")
 
     def _on_death(self, said: str) -> None:
         met = self._met
@@ -415,25 +371,9 @@ class Checkpointer:
             return
         try:
             met.ranks.count("generation", 1)
-            self._report(f"{said} and was begun anew")
+            self._trouble.report(f"{said} and was begun anew")
         except Exception as error:  # the store has gone with rank 0: the job is ending
             log.debug("torchett: %s, and nobody could be told: %s", said, error)
-
-    def _report(self, said: str) -> None:
-        """Let every rank know."""
-        assert self._met is not None
-        ranks = self._met.ranks
-        number = ranks.count("errors", 1)
-        ranks.tell(f"error/{number}", f"rank {ranks.rank}: {said}")
-
-    def heard(self, said: str) -> None:
-        """An error of the background, on this rank or another."""
-        note("checkpoint_error", {"error": said[:300]})
-        what = said.partition(": ")[2]
-        if what not in {error.partition(": ")[2] for error in self.errors}:
-            self.errors.append(said)
-            del self.errors[:-100]
-            log.warning("torchett: %s; training goes on", said)
 
     def _observe(self, met: "_Met") -> None:
         """Before a save: what the last ones cost, the most over ranks, learned by rank 0."""
@@ -445,11 +385,6 @@ class Checkpointer:
             if met.ranks.rank == 0:
                 told = (met.ranks.told(f"blocked/{number}/{r}") for r in range(met.ranks.size))
                 auto.observe_blocking(max(float(t) for t in told if t is not None))
-
-    def _warn(self, said: str) -> None:
-        if said not in self._warned and len(self._warned) < 100:
-            self._warned.add(said)
-            log.warning("torchett: %s; training goes on", said)
 
     def _at_exit(self, pid: int) -> None:
         """A process that ends without `close`: what is on its way arrives, nothing is begun."""
@@ -486,48 +421,6 @@ class _Met:
         found = [(number, seconds + copy.waited_s()) for number, seconds, copy in self.blocked]
         self.blocked.clear()
         return found
-
-
-class _Poll:
-    """What a rank's thread looks at twice a second."""
-
-    def __init__(self, checkpointer: Checkpointer, ranks: Ranks) -> None:
-        self._checkpointer, self._ranks = checkpointer, ranks
-        self._seen = 0
-
-    def look(self) -> None:
-        for number in range(self._seen + 1, self._ranks.count("errors") + 1):
-            said = self._ranks.told(f"error/{number}")
-            if said is None:
-                return  # counted, not yet told
-            self._seen = number
-            self._checkpointer.heard(said)
-
-
-def _excess(size: int, bound: int | None) -> int:
-    """The bound if the state is larger; without one, most of what memory is left to this rank."""
-    if bound is None:
-        try:
-            with open("/proc/meminfo", encoding="ascii") as file:
-                lines = dict(line.split(":") for line in file)
-            free = int(lines["MemAvailable"].split()[0]) * 1024
-        except (OSError, KeyError, ValueError):
-            return 0
-        bound = int(0.8 * free / max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
-    return max(bound, 1) if size > bound else 0
-
-
-class _Nothing:
-    """A copy that was not made."""
-
-    def wait(self) -> None:
-        pass
-
-    def waited_s(self) -> float:
-        return 0.0
-
-    def release(self) -> None:
-        pass
 
 
 class _nothing:  # noqa: N801  (a context that does nothing)

@@ -7,6 +7,10 @@
 
 Only what an optimizer owns may be copied late (`fence.py`). The rest (buffers that change in
 forward, averages kept beside the optimizer) is copied before `stage` lets the computation go on.
+
+A GPU's queue holds about a thousand copies that wait for the step before to end; whoever queues one
+more waits in the driver, and the main thread's launches with it. So small tensors, three in four of
+a transformer's, are gathered on the GPU and leave it as one.
 """
 
 import ctypes
@@ -23,7 +27,7 @@ from torchett.record.clock import now_ns
 
 log = logging.getLogger("torchett")
 
-_SMALL = 16 << 10
+_SMALL = 64 << 10
 
 
 class Staged:
@@ -43,6 +47,7 @@ class Staged:
         self._to_issue = 0
         self._events: list[tuple[Any, Any]] = []  # (device, event)
         self._marks: list[tuple[Any, Any]] = []  # before and after a wait on the GPU
+        self._gathered: list[tuple[list[Any], Any]] = []  # slots, and what belongs into them
 
     def fence(self) -> None:
         """Hold the next optimizer step back until its weights are copied: on the GPU, on the
@@ -74,6 +79,8 @@ class Staged:
         self._issued.wait()
         for _, event in self._events:
             event.synchronize()
+        for slots, tensors in self._gathered:
+            _copy(slots, tensors)
         self._copies.wait()
         self._check()
         self._kept = self._sources = []
@@ -102,6 +109,10 @@ class Staged:
         self._to_issue -= 1
         if self._to_issue == 0:
             self._issued.set()
+
+    def gathered(self, slots: list[Any], tensors: Any) -> None:
+        """Small tensors that go through memory of their own, on their way there."""
+        self._gathered.append((slots, tensors))
 
     def copied(self) -> None:
         """The thread is done."""
@@ -178,8 +189,7 @@ class Copier:
         return self._streams[device]
 
     def issue(self, slots: list[Any], tensors: list[Any], staged: Staged, device: Any) -> None:
-        """Queue copies on the side stream from a thread: a thousand take as long as a step's
-        launches, and torch does it without the GIL."""
+        """Queue copies on the side stream from a thread: torch does it without the GIL."""
         import torch
 
         side = self.stream(device)
@@ -189,8 +199,9 @@ class Copier:
             done = torch.cuda.Event(blocking=True)
             try:
                 with torch.no_grad(), torch.cuda.stream(side):
-                    if slots:
-                        torch._foreach_copy_(slots, tensors, non_blocking=True)
+                    large = _gather(slots, tensors, staged)
+                    if large[0]:
+                        torch._foreach_copy_(*large, non_blocking=True)
             except Exception as error:
                 staged.failed(f"staging failed: {error}")
             finally:
@@ -213,7 +224,23 @@ class Copier:
         threading.Thread(target=work, name="ett-stage", daemon=True).start()
 
 
-def _copy(slots: list[Any], tensors: list[Any]) -> None:
+def _gather(slots: list[Any], tensors: list[Any], staged: Staged) -> tuple[list[Any], list[Any]]:
+    """Begin to copy the small ones, all of a type at once; the rest comes back."""
+    from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+
+    groups: dict[Any, tuple[list[Any], list[Any]]] = defaultdict(lambda: ([], []))
+    for slot, tensor in zip(slots, tensors, strict=True):
+        to, of = groups[tensor.dtype if 0 < tensor.nbytes <= _SMALL else None]
+        to.append(slot)
+        of.append(tensor)
+    large = groups.pop(None, ([], []))
+    for to, of in groups.values():
+        pinned = _flatten_dense_tensors(of).to("cpu", non_blocking=True)
+        staged.gathered(to, _unflatten_dense_tensors(pinned, of))
+    return large
+
+
+def _copy(slots: Sequence[Any], tensors: Sequence[Any]) -> None:
     """Copy without the GIL and on this thread alone: torch's copy_ takes all cores for a large
     tensor, so those are moved by memmove; many small ones go in one call of torch."""
     import torch
