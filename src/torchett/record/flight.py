@@ -53,7 +53,6 @@ Ring = mmap.mmap | bytearray | bytes
 Put = Callable[[int, int, int, int, int], None]
 
 _WRAP = SLOTS - 1
-_FIRST, _LENGTH = RING // 8, ENTRY.size // 8  # of entries, in words of the live file
 _FOLD_AT = SLOTS - 65  # entries not folded: a little early, there is room for what comes meanwhile
 _NEWEST = SLOTS - 320  # of them, how many stay
 _DETAIL = 64  # entries a finished record keeps one by one
@@ -111,7 +110,8 @@ class FlightWriter:
 
     def _take(self, ring: mmap.mmap | bytearray) -> None:
         self.ring = ring
-        self._words = memoryview(ring).cast("q")
+        words = memoryview(ring).cast("q")[RING // 8 :]
+        self._columns = tuple(words[k :: ENTRY.size // 8] for k in range(ENTRY.size // 8))
 
     # Spans that are not over yet -------------------------------------------------------------
 
@@ -156,14 +156,15 @@ class FlightWriter:
             index = to_int(index)
         seq = self._seq
         self._seq = after = seq + 1
-        words, at = self._words, _FIRST + (seq & _WRAP) * _LENGTH
+        slot = seq & _WRAP
+        waits, begins, ends, indices, metas, seqs = self._columns
         try:
-            words[at] = waited
-            words[at + 1] = begin
-            words[at + 2] = end
-            words[at + 3] = index
-            words[at + 4] = what
-            words[at + 5] = after
+            waits[slot] = waited
+            begins[slot] = begin
+            ends[slot] = end
+            indices[slot] = index
+            metas[slot] = what
+            seqs[slot] = after
         except ValueError:
             self._seq = seq
             raise
