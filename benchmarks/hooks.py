@@ -1,15 +1,21 @@
 """What zero-code hooks cost a training script.
 
     ./dev bench hooks [--quick] [--json]
+    ./dev bench hooks --gpu [--preset 124m] [--seconds 70]      throughput alone, on a CUDA device
 
 per step    a plain loop (DataLoader, zero_grad, backward, clipping, update) on a tiny model: blocks
-            of 20 steps through the hooks and through what they wrap, in turn, in one process;
+            of 100 steps through the hooks and through what they wrap, in turn, in one process;
             the median difference of neighbouring blocks, in CPU time of the thread. Then the
-            hooks' code alone: what it costs where no model evicts it from the caches
+            hooks' code alone: what it costs where no model evicts it from the caches. Where
+            TraceML is installed: the same loop under `traceml run`, with its `trace_step` around
+            every step of a block and around none
+throughput  of the compiled GPT of examples/gpt (a device's default: 124m on a GPU, tiny on a CPU):
+            blocks of about a second with hooks and without, in turn, in one process
 start-up    CPU time of a Python process with and without hooks aboard, in turn: one that does
             nothing, and one that imports torch, makes a model and takes one step
 """
 
+import json
 import os
 import resource
 import shutil
@@ -18,11 +24,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from importlib.metadata import version
+from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from _table import Column, Report, Row, Sheet, bar, fresh, options, serve
+from _table import NOT_INSTALLED, Column, Report, Row, Sheet, bar, fresh, options, serve
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "src" / "torchett" / "record" / "site"
@@ -33,7 +44,8 @@ optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 net(torch.randn(2, 4)).sum().backward()
 optimizer.step()
 """
-BLOCK = 20
+BLOCK = 100
+WARM = 8  # pairs of blocks that are not counted
 STARTS = {"nothing": "pass", "torch, and one step": ONE_STEP}
 
 
@@ -53,79 +65,166 @@ def bare() -> dict[str, str]:
 # Per step --------------------------------------------------------------------------------------
 
 
-def per_step(pairs: int) -> Row:
-    """CPU microseconds a step, in neighbouring blocks with hooks and with what they wrap."""
-    import torch
-    from torch.optim import optimizer as optim
-    from torch.utils.data import DataLoader, TensorDataset, dataloader
+class Aboard:
+    """Hooks come aboard, and can be left out: names are as hooked by then, or as they were."""
 
-    from torchett.record.hooks import board
+    def __init__(self, folder: Path) -> None:
+        import torch
+        from torch.optim import optimizer
+        from torch.utils.data import dataloader
 
-    folder = Path(tempfile.mkdtemp(prefix="ett-hooks-"))
-    os.environ.update(ETT_RUN=str(folder), ETT_JOB="bench", ETT_ATTEMPT="0")
-    board()
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    net = torch.nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    data = TensorDataset(torch.randn(4000, 4), torch.randn(4000, 1))
-    params = list(net.parameters())
+        from torchett.record.hooks import board
 
-    def batches() -> Iterator[Any]:
-        while True:
-            yield iter(DataLoader(data, batch_size=1))
+        self._autograd, self._optimizer = torch.autograd, optimizer.Optimizer
+        self._iterator = dataloader._BaseDataLoaderIter
+        self._tables = [
+            optimizer._global_optimizer_pre_hooks,
+            optimizer._global_optimizer_post_hooks,
+        ]
+        self._plain = self._names()
+        os.environ.update(ETT_RUN=str(folder), ETT_JOB="bench", ETT_ATTEMPT="0")
+        board()
 
-    # The same loop twice: through the hooked names, and through what each of them wraps.
-    fetch = dataloader._BaseDataLoaderIter.__next__
-    zero = optim.Optimizer.zero_grad
-    run = torch.autograd._engine_run_backward
-    tables = (optim._global_optimizer_pre_hooks, optim._global_optimizer_post_hooks)
-    hooks = [dict(table) for table in tables]
+    def _names(self) -> tuple[Any, Any, Any]:
+        fetch, run = self._iterator.__next__, self._autograd._engine_run_backward
+        return fetch, self._optimizer.zero_grad, run
 
-    def block(batch: Any, on: bool) -> float:
-        following = fetch if on else fetch.__wrapped__
-        zeroing = zero if on else zero.__wrapped__
-        torch.autograd._engine_run_backward = run if on else run.__wrapped__
-        for table, kept in zip(tables, hooks, strict=True):
+    @contextmanager
+    def names(self, on: bool) -> Iterator[tuple[Any, Any]]:
+        """How to fetch a batch and how to zero gradients; without hooks all others are out, too."""
+        if on:
+            yield self._names()[:2]
+            return
+        kept, run = [dict(table) for table in self._tables], self._names()[2]
+        self._autograd._engine_run_backward = self._plain[2]
+        for table in self._tables:
             table.clear()
-            table.update(kept if on else {})
-        began = time.thread_time_ns()
-        for _ in range(BLOCK):
-            x, y = following(batch)
-            zeroing(optimizer)
-            ((net(x) - y) ** 2).mean().backward()
-            torch.nn.utils.clip_grad_norm_(params, 1.0)
-            optimizer.step()
-        return (time.thread_time_ns() - began) / BLOCK / 1e3
+        yield self._plain[:2]
+        self._autograd._engine_run_backward = run
+        for table, hooks in zip(self._tables, kept, strict=True):
+            table.update(hooks)
 
-    source = batches()
-    batch, left = next(source), 4000
-    without, extra = [], []
-    for k in range(pairs + 20):
-        times = {}
-        for on in (k % 2 == 0, k % 2 == 1):
-            if left < BLOCK:
-                batch, left = next(source), 4000
-            times[on] = block(batch, on)
-            left -= BLOCK
-        if k >= 20:  # by then the hooks have learned what this loop is like
-            without.append(times[False])
-            extra.append(times[True] - times[False])
+
+def recognised(folder: Path) -> int:
+    """The steps in a record."""
     from torchett.runs.reader import RunReader
 
     rows = RunReader(folder).poll().history().rows
-    steps = int(rows.count[rows.is_step].sum())
-    assert steps == (pairs + 20) * BLOCK, f"{steps} steps were recognised"
+    return int(rows.count[rows.is_step].sum())
+
+
+def error(values: list[float]) -> float:
+    """How far off a median may be, roughly."""
+    low, _, high = statistics.quantiles(values, n=4)
+    return 1.25 * (high - low) / len(values) ** 0.5
+
+
+class TinyLoop:
+    """A plain training loop, and endless batches for it."""
+
+    def __init__(self) -> None:
+        import torch
+        from torch.utils.data import DataLoader, TensorDataset
+
+        torch.manual_seed(0)
+        torch.set_num_threads(1)
+        self.net = torch.nn.Linear(4, 1)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.01)
+        data = TensorDataset(torch.randn(4000, 4), torch.randn(4000, 1))
+        self._loader, self._left = DataLoader(data, batch_size=1), 0
+
+    def batches(self) -> Any:
+        """An iterator that has a block of batches left."""
+        if self._left < BLOCK:
+            self._batches, self._left = iter(self._loader), 4000
+        self._left -= BLOCK
+        return self._batches
+
+    def block(self, following: Any, zeroing: Any, around: Any = None) -> float:
+        """CPU microseconds a step."""
+        import torch
+
+        net, optimizer, params = self.net, self.optimizer, list(self.net.parameters())
+        batches = self.batches()
+        began = time.thread_time_ns()
+        for _ in range(BLOCK):
+            with around(net) if around is not None else nullcontext():
+                x, y = following(batches)
+                zeroing(optimizer)
+                ((net(x) - y) ** 2).mean().backward()
+                torch.nn.utils.clip_grad_norm_(params, 1.0)
+                optimizer.step()
+        return (time.thread_time_ns() - began) / BLOCK / 1e3
+
+
+def compared(block: Callable[[bool], float], pairs: int) -> tuple[list[float], list[float]]:
+    """Times without, and what is added, of neighbouring blocks after the first ones."""
+    without, extra = [], []
+    for k in range(pairs + WARM):
+        times = {on: block(on) for on in (k % 2 == 0, k % 2 == 1)}
+        if k >= WARM:  # by then the hooks have learned what this loop is like
+            without.append(times[False])
+            extra.append(times[True] - times[False])
+    return without, extra
+
+
+def per_step(pairs: int) -> Row:
+    """CPU microseconds a step, in neighbouring blocks with hooks and with what they wrap."""
+    folder = Path(tempfile.mkdtemp(prefix="ett-hooks-"))
+    aboard, loop = Aboard(folder), TinyLoop()
+
+    def block(on: bool) -> float:
+        with aboard.names(on) as names:
+            return loop.block(*names)
+
+    without, extra = compared(block, pairs)
+    steps = recognised(folder)
+    assert steps == (pairs + WARM) * BLOCK, f"{steps} steps were recognised"
     shutil.rmtree(folder)
-    spread = statistics.quantiles(extra, n=4)
     return {
         "loop": "plain loop, tiny model",
         "without_us": statistics.median(without),
         "cost_us": statistics.median(extra),
-        "low_us": spread[0],
-        "high_us": spread[2],
-        "error_us": 1.25 * (spread[2] - spread[0]) / len(extra) ** 0.5,
+        "error_us": error(extra),
     }
+
+
+def traceml_steps(pairs: int, into: str) -> Row:
+    """The same for TraceML, in a process that `traceml run` started."""
+    import traceml_ai
+
+    began = traceml_ai.init(mode="auto")
+    loop = TinyLoop()
+
+    def block(on: bool) -> float:
+        around = traceml_ai.trace_step if on else None
+        return loop.block(next, lambda optimizer: optimizer.zero_grad(), around)
+
+    without, extra = compared(block, pairs)
+    row = {
+        "loop": f"the same, TraceML {version('traceml-ai')}",
+        "without_us": statistics.median(without),
+        "cost_us": statistics.median(extra),
+        "error_us": error(extra),
+    }
+    Path(into).write_text(json.dumps({"error": "no-op"} if began.disabled else row))
+    return row
+
+
+def traceml(pairs: int) -> Row:
+    """The row of TraceML, or why there is none."""
+    row: Row = {"loop": "the same, TraceML", "error": NOT_INSTALLED}
+    if find_spec("traceml_ai") is None:
+        return row
+    with tempfile.TemporaryDirectory() as folder:
+        into, script = Path(folder, "row.json"), Path(folder, "loop.py")
+        here, call = Path(__file__).parent, f"hooks.traceml_steps({pairs}, {str(into)!r})"
+        script.write_text(f"import sys; sys.path[:0] = [{str(here)!r}]; import hooks; {call}")
+        command = [sys.executable, "-m", "traceml_ai.launcher.cli", "run", str(script)]
+        done = subprocess.run(command, cwd=folder, env=bare(), capture_output=True, text=True)
+        if into.exists():
+            return {**row, "error": None, **json.loads(into.read_text())}
+        return {**row, "error": f"ended with {done.returncode}"}
 
 
 def alone(steps: int) -> Row:
@@ -140,28 +239,105 @@ def alone(steps: int) -> Row:
     os.environ.update(ETT_RUN=str(folder), ETT_JOB="bench", ETT_ATTEMPT="0")
     board()
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
-    before, after = (
-        next(iter(table.values()))
-        for table in (
-            optim._global_optimizer_pre_hooks,
-            optim._global_optimizer_post_hooks,
-        )
-    )
+    tables = optim._global_optimizer_pre_hooks, optim._global_optimizer_post_hooks
+    settled, grad, now = watcher.settled, torch.is_grad_enabled, time.monotonic_ns
+    settled.count_nodes = count().__next__  # a forward pass in every step
+    batches = type("Batches", (), {"_dataset": object()})()
 
-    def block() -> float:
+    def block(steps: int) -> float:
+        before, after = (next(iter(table.values())) for table in tables)
         began = time.thread_time_ns()
-        for _ in range(1000):
-            watcher.fetched(1, time.monotonic_ns(), True)
-            watcher.gradients_zeroed()
-            watcher.backward_begins(True)
+        for _ in range(steps):
+            t0 = now()
+            if settled.source() is batches and grad():
+                settled.waits(t0, now())
+            else:
+                watcher.fetched(batches, t0, True)
+            if not settled.leader:
+                watcher.gradients_zeroed()
+                watcher.backward_begins(True)
             before(optimizer, (), {})
             after(optimizer, (), {})
-        return (time.thread_time_ns() - began) / 1e6
+        return (time.thread_time_ns() - began) / steps / 1e3
 
-    block()
-    times = [block() for _ in range(steps // 1000)]
+    for _ in range(200):
+        block(1)
+    assert settled.leader
+    times = [block(1000) for _ in range(steps // 1000)]
     shutil.rmtree(folder)
     return {"loop": "the hooks' code alone, back to back", "cost_us": statistics.median(times)}
+
+
+# Throughput ------------------------------------------------------------------------------------
+
+
+def throughput(preset: str, seconds: float) -> Row:
+    """Steps a second of the compiled GPT with hooks and without, in blocks of about a second."""
+    import torch
+
+    sys.path.insert(0, str(ROOT / "examples"))
+    from gpt import train
+
+    world = train.World(rank=0, local_rank=0, size=1)
+    device = train.set_up_device(world)
+    preset = preset or ("124m" if device.type == "cuda" else "tiny")
+    folder = Path(tempfile.mkdtemp(prefix="ett-hooks-"))
+    aboard = Aboard(folder)
+    asked = Namespace(preset=preset, batch_size=None, seed=0, lr=1e-4, compile=True)
+    asked.num_workers, asked.data_warmup = 2, 0.0
+    model, optimizer = train.build_model(asked, device)
+    runner = train.parallel(asked, world, model)
+    batches = iter(train.build_loader(asked, world, device, range(1_000_000)))
+    done = {True: 0, False: 0}
+
+    def block(on: bool, steps: int) -> float:
+        """Seconds a step, all of it done on the device."""
+        with aboard.names(on) as (following, zeroing):
+            began = time.perf_counter()
+            for _ in range(steps):
+                train.loss_of(runner, following(batches), device).backward()
+                optimizer.step()
+                zeroing(optimizer)
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            done[on] += steps
+            return (time.perf_counter() - began) / steps
+
+    block(True, 5)  # compiles
+    steps = max(int(1.0 / block(True, 80)), 2)  # by then hooks have learned what the loop is like
+    without, ratios, until = [], [], time.monotonic() + seconds
+    while time.monotonic() < until or len(ratios) < 2:
+        times = {on: block(on, steps) for on in (len(ratios) % 2 == 0, len(ratios) % 2 == 1)}
+        without.append(times[False] * 1e3)
+        ratios.append(100 * (times[False] / times[True] - 1))
+    assert recognised(folder) == done[True], f"{recognised(folder)} steps of {done[True]}"
+    shutil.rmtree(folder)
+    return {
+        "loop": f"GPT {preset}, compiled, {device.type}",
+        "step_ms": statistics.median(without),
+        "pairs": len(ratios),
+        "block": steps,
+        "change_percent": statistics.median(ratios),
+        "error_percent": error(ratios),
+    }
+
+
+def throughput_report(preset: str, seconds: float, as_json: bool) -> None:
+    row = fresh(throughput, preset=preset, seconds=seconds)
+    report = Report("hooks")
+    columns = [
+        Column("loop", "loop"),
+        Column("step_ms", "a step without, ms", lambda ms: f"{ms:.2f}"),
+        Column("pairs", "pairs of blocks"),
+        Column("block", "steps a block"),
+        Column("change_percent", "throughput with hooks, %", lambda percent: f"{percent:+.3f}"),
+        Column("error_percent", "±", lambda percent: f"{percent:.3f}"),
+    ]
+    report.sheets.append(Sheet("throughput", columns, [row]))
+    change = row.get("change_percent")
+    met = change is not None and change >= -0.5
+    report.bars.append(bar("throughput with hooks", "within 0.5%", change, met, "%"))
+    report.show(as_json)
 
 
 # Start-up --------------------------------------------------------------------------------------
@@ -194,9 +370,17 @@ def start(name: str, rounds: int) -> Row:
 
 
 def main() -> None:
-    given = options(__doc__ or "").parse_args()
+    parser = options(__doc__ or "")
+    parser.add_argument("--gpu", action="store_true", help="throughput of a compiled GPT alone")
+    parser.add_argument("--preset", default="", help="of examples/gpt, for --gpu")
+    parser.add_argument("--seconds", type=float, default=70.0, help="to measure, for --gpu")
+    given = parser.parse_args()
+    if given.gpu:
+        throughput_report(given.preset, given.seconds, given.json)
+        return
     report = Report("hooks")
-    step = fresh(per_step, pairs=300 if given.quick else 1500)
+    step = fresh(per_step, pairs=100 if given.quick else 400)
+    other = traceml(pairs=50 if given.quick else 200)
     own = fresh(alone, steps=20_000 if given.quick else 100_000)
     starts = [start(name, 5 if given.quick else 15) for name in STARTS]
 
@@ -212,7 +396,7 @@ def main() -> None:
                 Column("cost_us", "hooks add, µs", number),
                 Column("error_us", "±", number),
             ],
-            [step, own],
+            [step, own, other],
         )
     )
     columns = [
@@ -233,5 +417,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    serve([per_step, alone])
+    serve([per_step, alone, throughput])
     main()

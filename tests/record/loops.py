@@ -29,9 +29,9 @@ def loss_of(net, batch):
     return ((net(x) - y) ** 2).mean()
 
 
-def train(optimizer, net, epochs=2, rows=40, **loader):
+def train(optimizer, net, epochs=2, source=None, **loader):
     steps = 0
-    batches = DataLoader(data(rows), batch_size=4, **loader)
+    batches = DataLoader(source or data(), batch_size=4, **loader)
     for _ in range(epochs):
         for batch in batches:
             optimizer.zero_grad()
@@ -363,6 +363,156 @@ def two_phases():
     net = model()
     steps = train(torch.optim.SGD(net[0].parameters(), lr=0.1), net)
     return {"steps": steps + train(torch.optim.Adam(net.parameters()), net)}
+
+
+# Loops that settle (see torchett.record.hooks.settled), and then do something else
+
+
+MANY = data(600)
+
+
+def settled():
+    """A loop of so many steps that all of them are alike; what it trains, and how many."""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    return net, optimizer, train(optimizer, net, 1, MANY)
+
+
+def settled_epochs():
+    net, optimizer, steps = settled()
+    return {"steps": steps + train(optimizer, net, 3, MANY)}
+
+
+def settled_workers():
+    net, optimizer, steps = settled()
+    workers = {"num_workers": 1, "persistent_workers": True}
+    return {"steps": steps + train(optimizer, net, 3, MANY, **workers)}
+
+
+def settled_left_early():
+    net, optimizer, steps = settled()
+    for _ in range(3):
+        for i, batch in enumerate(DataLoader(MANY, batch_size=4)):
+            optimizer.zero_grad()
+            loss_of(net, batch).backward()
+            optimizer.step()
+            steps += 1
+            if i == 99:
+                break
+    return {"steps": steps}
+
+
+def settled_evaluates():
+    net, optimizer, steps = settled()
+    evaluate(net)
+    net.train()
+    steps += train(optimizer, net, 1, MANY)
+    for batch in DataLoader(data(), batch_size=4):  # no eval mode, no no_grad
+        loss_of(net, batch)
+    return {"steps": steps + train(optimizer, net, 1, MANY), "evaluations": 2}
+
+
+def settled_evaluates_what_it_trains_on():
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    steps, batches = 0, iter(DataLoader(data(1200), batch_size=4))
+    for batch in batches:
+        optimizer.zero_grad()
+        loss_of(net, batch).backward()
+        optimizer.step()
+        steps += 1
+        if steps == 120:
+            with torch.no_grad():
+                loss_of(net, next(batches))
+    return {"steps": steps, "evaluations": 1}
+
+
+def settled_saves():
+    net, optimizer, steps = settled()
+    with tempfile.TemporaryDirectory() as folder:
+        torch.save({"net": net.state_dict(), "opt": optimizer.state_dict()}, f"{folder}/c.pt")
+    more = train(optimizer, net, 1, MANY)
+    return {"steps": steps + more, "durable": steps - 1, "saves": 1}
+
+
+def settled_updates_without_work():
+    net, optimizer, steps = settled()
+    optimizer.step()
+    return {"steps": steps + train(optimizer, net, 1, MANY)}
+
+
+def settled_without_a_loader():
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for step in range(240):
+        optimizer.zero_grad()
+        loss_of(net, (torch.randn(4, 8), torch.randn(4, 1))).backward()
+        optimizer.step()
+        if step % 60 == 0:
+            optimizer.step()
+    return {"steps": 240}
+
+
+def settled_accumulates():
+    net, optimizer, steps = settled()
+    for i, batch in enumerate(DataLoader(data(960), batch_size=2)):
+        (loss_of(net, batch) / 4).backward()
+        if i % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+            steps += 1
+    return {"steps": steps}
+
+
+def settled_gets_a_second_optimizer():
+    net, optimizer, steps = settled()
+    other = model()
+    second = torch.optim.Adam(other.parameters())
+    for batch in DataLoader(data(), batch_size=4):
+        for each in (optimizer, second):
+            each.zero_grad()
+        (loss_of(net, batch) + loss_of(other, batch)).backward()
+        optimizer.step()
+        second.step()
+        steps += 1
+    return {"steps": steps}
+
+
+def settled_gets_a_scaler():
+    net, optimizer, steps = settled()
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    for i, batch in enumerate(DataLoader(data(), batch_size=4)):
+        optimizer.zero_grad()
+        loss = loss_of(net, batch)
+        scaler.scale(loss * float("inf") if i == 5 else loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        steps += 1
+    return {"steps": steps}
+
+
+def settled_starts_processes():
+    net, optimizer, steps = settled()
+    child = os.fork()
+    if child == 0:
+        train(optimizer, net)
+        os._exit(0)
+    os.waitpid(child, 0)
+    return {"steps": steps + train(optimizer, net, 1, MANY)}
+
+
+def settled_pauses():
+    """A pause between steps is none of theirs; one after an epoch's end cannot be told."""
+    net, optimizer, steps = settled()
+    time.sleep(0.4)
+    for batch in DataLoader(MANY, batch_size=4):
+        optimizer.zero_grad()
+        loss_of(net, batch).backward()
+        optimizer.step()
+        steps += 1
+        if steps == 250:
+            time.sleep(0.3)
+    return {"steps": steps, "paused": 0.3}
 
 
 def never_trains():

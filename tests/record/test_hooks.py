@@ -195,6 +195,23 @@ def test_what_the_script_says_itself_is_not_said_twice(tmp_path: Path) -> None:
     assert "checkpoint_blocked" not in accounts
 
 
+def test_a_loop_that_has_settled_does_without_most_hooks(tmp_path: Path) -> None:
+    body = """
+    def hooked(step):
+        if step in (5, 150, 300):
+            print(hasattr(torch.autograd._engine_run_backward, "__wrapped__"))
+        if step == 150:
+            net.eval()
+            print(hasattr(torch.autograd._engine_run_backward, "__wrapped__"))
+            net.train()
+
+    train(301, hooked)
+    """
+    done = run(tmp_path, "--", script(tmp_path, body))
+    assert done.stdout.split() == ["True", "False", "True", "False"], done.stderr
+    assert report(tmp_path)["last_step"] == 300
+
+
 ENDINGS = [
     "exception", "leaves", "leaves_with_a_message", "interrupted", "terminated", "killed",
     "loader_fails", "backward_fails", "update_fails_and_is_left_behind", "weights",

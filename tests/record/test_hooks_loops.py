@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from torchett.ledger import settle
 from torchett.ledger.history import History
 from torchett.record.boarding import SITE
 from torchett.runs.reader import RunReader
@@ -21,6 +22,10 @@ NAMES = [
     "nothing_zeroed",
     "adversarial", "distillation", "state_set_up", "without_autograd", "saving", "two_phases",
     "never_trains",
+    "settled_epochs", "settled_workers", "settled_left_early", "settled_evaluates",
+    "settled_evaluates_what_it_trains_on", "settled_saves", "settled_updates_without_work",
+    "settled_without_a_loader", "settled_accumulates", "settled_gets_a_second_optimizer",
+    "settled_gets_a_scaler", "settled_starts_processes", "settled_pauses",
 ]  # fmt: skip
 
 
@@ -78,6 +83,9 @@ def test_steps_are_recognised(told: tuple[Path, dict[str, Any], str], name: str)
         assert spans(history, "evaluation") == truth["evaluations"]
     if "saves" in truth:
         assert spans(history, "checkpoint_blocked") == truth["saves"]
+    if "paused" in truth:
+        other = settle(history).accounts["other_in_loop"]
+        assert truth["paused"] <= other / 1e9 < truth["paused"] + 0.1
     if "durable" in truth:
         assert [c.step for c in history.checkpoints] == [truth["durable"]]
 

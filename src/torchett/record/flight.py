@@ -6,8 +6,11 @@ import logging
 import mmap
 import os
 import struct
+import sys
 import threading
 from collections import deque
+from collections.abc import Callable
+from operator import index as to_int
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,6 @@ from torchett.record.layout import (
     FRAME,
     FRAMES,
     LIVE_BYTES,
-    NOT_AN_INT,
     NOTE,
     OPEN,
     OPEN_AT,
@@ -48,23 +50,22 @@ from torchett.record.layout import (
 log = logging.getLogger("torchett")
 
 Ring = mmap.mmap | bytearray | bytes
+Put = Callable[[int, int, int, int, int], None]
 
-_store = ENTRY.pack_into
 _WRAP = SLOTS - 1
-_PLACES = tuple(RING + slot * ENTRY.size for slot in range(SLOTS))  # where each slot lies
 _FOLD_AT = SLOTS - 65  # entries not folded: a little early, there is room for what comes meanwhile
 _NEWEST = SLOTS - 320  # of them, how many stay
 _DETAIL = 64  # entries a finished record keeps one by one
 _WAITING_BYTES = 1 << 20  # held back while the disk is full, before anything is dropped
 _MOST_BYTES = 64 << 20  # of a log: a record does not grow without bound
+_IS_FREE_THREADED = not getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 class FlightWriter:
     """One rank's record, being written. Nothing here raises once it is open.
 
-    Storing and folding are done under a lock and take microseconds; writing is done by whoever
-    comes first while the others go on, and what a slow or full disk does not take yet waits in
-    memory.
+    Folding is done under a lock and takes microseconds; writing is done by whoever comes first
+    while the others go on, and what a slow or full disk does not take yet waits in memory.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class FlightWriter:
         try:
             _write_all(self._log, header_line({**facts, "accounts": NAMES}))
             self.live_path = self.path.with_suffix(".live")
-            self.ring: mmap.mmap | bytearray = _mapped(self.live_path)
+            self._take(_mapped(self.live_path))
         except OSError:
             os.close(self._log)
             raise
@@ -98,12 +99,19 @@ class FlightWriter:
         self._accounts = len(NAMES)
         self._free = list(range(OPEN_SLOTS))
         self._closed = False
+        if _IS_FREE_THREADED:
+            vars(self)["put"] = _one_by_one(self._lock, self.put)
 
     def abandon(self) -> None:
         """In a forked child: the record is the parent's, and nothing is to be written to it."""
         self._closed = True
         self._lock, self._writing = threading.RLock(), threading.Lock()
-        self.ring = bytearray(LIVE_BYTES)
+        self._take(bytearray(LIVE_BYTES))
+
+    def _take(self, ring: mmap.mmap | bytearray) -> None:
+        self.ring = ring
+        words = memoryview(ring).cast("q")[RING // 8 :]
+        self._columns = tuple(words[k :: ENTRY.size // 8] for k in range(ENTRY.size // 8))
 
     # Spans that are not over yet -------------------------------------------------------------
 
@@ -146,35 +154,42 @@ class FlightWriter:
     def put(self, waited: int, begin: int, end: int, index: int, what: int) -> None:
         """Store an entry; raises only for an index that is no int.
 
-        The hot path: a lock, a store to shared memory, and that is all.
-
-        The lock is re-entrant, because a signal handler may interrupt this very thread in here
-        and record a span. Now and then the older entries are folded, after this one is stored.
+        The hot path: six stores to shared memory. No lock is needed, because nothing is called
+        between the first line that counts and the last: only at a call does the interpreter let
+        another thread in, or a signal handler that records a span. Now and then the older entries
+        are folded, after this one is stored.
         """
-        with self._lock:
-            seq = self._seq
-            self._seq = after = seq + 1  # taken before it is filled, for the handler's sake
-            try:
-                _store(self.ring, _PLACES[seq & _WRAP], waited, begin, end, index, what, after)
-            except NOT_AN_INT:
-                self._seq = seq
-                raise
-            if seq < self._look_at:
-                return
-            if seq >= self._reach + _FOLD_AT:
-                self._make_room(after)
-        self._flush()
-
-    def _make_room(self, seq: int) -> None:
-        """Fold all but the newest entries of the ring."""
-        upto = max(seq - _NEWEST, self._reach)
-        entries = upto - self._reach
+        if index.__class__ is not int:
+            index = to_int(index)
+        seq = self._seq
+        self._seq = after = seq + 1
+        slot = seq & _WRAP
+        waits, begins, ends, indices, metas, seqs = self._columns
         try:
-            self._fold(upto, seq)
-        except Exception as error:  # never into the loop: what could not be folded is dropped
-            self._drop(entries)
-            log.warning("torchett: entries of the flight record were lost: %r", error)
-        self._look_again()
+            waits[slot] = waited
+            begins[slot] = begin
+            ends[slot] = end
+            indices[slot] = index
+            metas[slot] = what
+            seqs[slot] = after
+        except ValueError:
+            self._seq = seq
+            raise
+        if seq >= self._look_at:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Fold all but the newest entries of the ring, if it is time to, and write."""
+        with self._lock:
+            seq, entries = self._seq, self._seq - _NEWEST - self._reach
+            if seq > self._reach + _FOLD_AT:
+                try:
+                    self._fold(self._reach + entries, seq)
+                except Exception as error:  # never into the loop: what was not folded is dropped
+                    self._drop(entries)
+                    log.warning("torchett: entries of the flight record were lost: %r", error)
+                self._look_again()
+        self._flush()
 
     def _look_again(self) -> None:
         """Say at which entry there will be something to fold, or to write before it is too late.
@@ -290,6 +305,16 @@ class FlightWriter:
     def _drop(self, entries: int) -> None:
         self._dropped += entries
         self.ring[DROPPED_AT : DROPPED_AT + 8] = self._dropped.to_bytes(8, "little")
+
+
+def _one_by_one(lock: threading.RLock, put: Put) -> Put:
+    """The same, where threads come in at any time."""
+
+    def called(waited: int, begin: int, end: int, index: int, what: int) -> None:
+        with lock:
+            put(waited, begin, end, index, what)
+
+    return called
 
 
 def raw_entries(ring: Ring, begin: int, end: int) -> bytes:

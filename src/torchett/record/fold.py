@@ -67,12 +67,13 @@ def fold_uniform(
         or any(waits[0] < t < ends[-1] for t in open_since)
     ):
         return None
-    later = struct.unpack(f"<{len(ahead) // 8}q", ahead)
-    if later and min(later[0::6]) < ends[-1]:
+    later = memoryview(ahead).cast("q")
+    if later and min(later[0::6].tolist()) < ends[-1]:
         return None
-    if later[4::6].count(ONE_STEP) < len(later) // 6:  # a checkpoint may be of one of these steps
-        saved = [k for k in range(0, len(later), 6) if later[k + 4] & 0xFF == CHECKPOINT]
-        if any(indices[0] <= later[k + 3] < indices[-1] for k in saved):
+    kinds = later[4::6].tolist()
+    if kinds.count(ONE_STEP) < len(kinds):  # a checkpoint may be of one of these steps
+        saved = [k for k, what in enumerate(kinds) if what & 0xFF == CHECKPOINT]
+        if any(indices[0] <= later[6 * k + 3] < indices[-1] for k in saved):
             return None
     waited = sum(begins) - sum(waits)
     frames = b""

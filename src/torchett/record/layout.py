@@ -26,7 +26,7 @@ FORMAT = "flight/1"
 # An entry of the ring. `seq` is stored last: an entry is whole when its seq is the expected one.
 ENTRY = struct.Struct("<qqqqqq")  # wait began, begin, end, index, meta, seq + 1
 SLOTS = 512
-NOT_AN_INT = (struct.error, TypeError, OverflowError)  # what storing raises for such an index
+NOT_AN_INT = (TypeError, ValueError)  # what storing raises for such an index
 
 # The live block, at offset 0 of .live; the ring follows at RING.
 BLOCK = struct.Struct("<8sIIqq")  # magic, version, slots, pid, entries dropped

@@ -40,6 +40,7 @@ class Recorder:
         self._first_batch_seen = False
         self._note_room = 2 << 20
         self.step = _StepTimer(writer).numbered
+        self.past_step = _past_step(writer)
 
     def span(self, account: str, background: bool = False) -> "_SpanTimer":
         """Time the body of a `with` under an account."""
@@ -54,12 +55,6 @@ class Recorder:
         timer = Recorder.span(self, account)
         timer.__enter__()
         return timer.__exit__
-
-    def past_step(self, waited_ns: int, begin_ns: int, end_ns: int, index: int) -> None:
-        """Record a step that is already over, and with it the wait before; the next has begun."""
-        writer = self._writer
-        writer.put(waited_ns, begin_ns, end_ns, index, _ONE_STEP)
-        writer.turn[0] = writer.turn[1] = end_ns
 
     def past_span(self, account: str, t0_ns: int, t1_ns: int, background: bool = False) -> None:
         """Record a span that is already over."""
@@ -166,6 +161,17 @@ class Recorder:
         if name not in self._accounts:
             self._accounts[name] = self._writer.name_account(name)
         return self._accounts[name]
+
+
+def _past_step(writer: "FlightWriter") -> Callable[[int, int, int, int], None]:
+    """What records a step that is already over, and with it the wait before; the next has begun."""
+    put, turn = writer.put, writer.turn
+
+    def past_step(waited_ns: int, begin_ns: int, end_ns: int, index: int) -> None:
+        put(waited_ns, begin_ns, end_ns, index, _ONE_STEP)
+        turn[0] = turn[1] = end_ns
+
+    return past_step
 
 
 def _as_index(index: object) -> int:

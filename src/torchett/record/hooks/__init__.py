@@ -6,6 +6,7 @@
     watcher   whose acts count (the thread that trains, not a loader's worker)
     startup   acts before the loop  ─► spans of the start accounts; the first one opens the record
     loop      acts of the loop      ─► steps, waits, evaluation
+    settled   the same, at the least cost, while one step is like the other
     saves     checkpoints           ─► blocked and restoring time, what is durable, where it resumes
 
 A process that never trains opens no record. What the script says itself through torchett's own

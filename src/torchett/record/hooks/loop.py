@@ -59,7 +59,8 @@ class Loop:
         self._backward_end = 0
         self._waits: list[tuple[int, int]] = []
         self._waited = 0
-        self._typical = 0  # what a step takes
+        self.typical = 0  # what a step takes
+        self.alike = 0  # usual steps in a row
         self._apart = 0  # of the step under way: evaluation
         self.cleared = False  # gradients were zeroed since the last step
         # Updates
@@ -124,7 +125,7 @@ class Loop:
             t0 = begin
         if not self.worked and self.steps > 2 and not self._waits and not self.interrupted:
             pause = t0 - begin
-            if pause > PAUSE_NS and pause > 5 * self._typical:
+            if pause > PAUSE_NS and pause > 5 * self.typical:
                 self.begin = t0
                 self.pauses_ns += pause
                 self.pauses += 1
@@ -190,7 +191,7 @@ class Loop:
             if (
                 t0
                 and t1 - t0 > GRAD_OFF_NS
-                and t1 - t0 > self._typical // 2 > 0
+                and t1 - t0 > self.typical // 2 > 0
                 and self._is_between(t0)
             ):
                 self._pen.span("evaluation", t0, t1)
@@ -314,11 +315,12 @@ class Loop:
             if waited:
                 self._waits.clear()
                 self._waited = 0
-            self._typical += (t - begin - waited - self._typical) >> 3
+            self.typical += (t - begin - waited - self.typical) >> 3
             self.begin = t
             self.index = index + 1
             self.steps += 1
             self.updates += 1
+            self.alike += 1
             self.worked = self.cleared = False
             return
         if not self.worked and (self.backwards or not self._is_second_bare(t)):
@@ -378,16 +380,32 @@ class Loop:
         self._pen.step(begin, begin + told, t, self.index)
         took = t - begin - waited - self._apart
         if self.steps > 1:
-            self._typical += (took - self._typical) >> 3
+            self.typical += (took - self.typical) >> 3
         else:  # the first step compiles and warms up: the second one tells more
-            self._typical = took
+            self.typical = took
         if later:
             self._waits, self._waited = later, sum(t1 - t0 for t0, t1 in later)
         self.begin = t
         self.index += 1
         self.steps += 1
+        self.alike = 0
         self._apart = 0
         self.worked = self.interrupted = self.cleared = False
+
+    def go_on(self, begin: int, index: int, wait: tuple[int, int], worked: bool) -> None:
+        """Steps up to this one were told by others: it began, waited and worked like that."""
+        done = index - self.index
+        self.begin, self.index = begin, index
+        self.steps += done
+        self.updates += done
+        self.backwards += done
+        self.alike = 0
+        self._wait(*wait)
+        self.worked = worked
+
+    def feeds(self, dataset: int) -> bool:
+        """Whether this dataset is known to be trained on."""
+        return dataset in self._training_sets
 
     def finish(self) -> None:
         """The process ends: tell what was still open."""

@@ -18,9 +18,9 @@ def _optimizers(module: ModuleType) -> None:
 
     before, after, zeroing = traced.make(sys.modules["torch"])
     optimizer = module.Optimizer
-    module.register_optimizer_step_pre_hook(before)
+    number = module.register_optimizer_step_pre_hook(before).id
     module.register_optimizer_step_post_hook(after)
-    optimizer.zero_grad = zeroing(optimizer.zero_grad)
+    _switch(optimizer, "zero_grad", zeroing(optimizer.zero_grad))
     make, take = optimizer.__init__, optimizer.load_state_dict
 
     @functools.wraps(make)
@@ -32,8 +32,28 @@ def _optimizers(module: ModuleType) -> None:
         finally:
             watcher.optimizer_made(t0)
 
+    def watch_begin(on: bool) -> None:  # in place: the table may be being gone through
+        module._global_optimizer_pre_hooks[number] = before if on else _idle
+
+    watcher.switches.append(watch_begin)
     optimizer.__init__ = made
     optimizer.load_state_dict = _taking(take, True)
+
+
+def _idle(optimizer: Any, args: Any, kwargs: Any) -> None:
+    """A hook that has nothing to do for the moment."""
+
+
+def _switch(owner: Any, name: str, hooked: Any) -> None:
+    """Hook an attribute so that a settled loop can do without; what others put there stays."""
+    plain = vars(owner)[name]
+
+    def switch(on: bool) -> None:
+        if vars(owner)[name] is (plain if on else hooked):
+            setattr(owner, name, hooked if on else plain)
+
+    switch(True)
+    watcher.switches.append(switch)
 
 
 def _taking(take: Callable[..., Any], of_optimizer: bool) -> Callable[..., Any]:
@@ -69,7 +89,7 @@ def _modules(module: ModuleType) -> None:
             base.__init__ = make
 
     base.__init__, base.eval = made, evaluating
-    base.zero_grad = traced.make(sys.modules["torch"])[2](base.zero_grad)
+    _switch(base, "zero_grad", traced.make(sys.modules["torch"])[2](base.zero_grad))
     base.load_state_dict = _taking(base.load_state_dict, False)
     watcher.let_go.append(undo)
 
@@ -86,7 +106,8 @@ def _autograd(module: ModuleType) -> None:
         finally:
             watcher.backward_ends()
 
-    vars(module)["_engine_run_backward"] = backward
+    _switch(module, "_engine_run_backward", backward)
+    watcher.settled.count_nodes = module._get_sequence_nr
 
 
 def _grad_modes(module: ModuleType) -> None:
@@ -126,6 +147,7 @@ def _loaders(module: ModuleType) -> None:
     loader, iterator = module.DataLoader, module._BaseDataLoaderIter
     make, begin, following = loader.__init__, loader.__iter__, iterator.__next__
     is_grad_enabled = sys.modules["torch"].is_grad_enabled
+    settled = watcher.settled
 
     @functools.wraps(make)
     def made(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -144,9 +166,15 @@ def _loaders(module: ModuleType) -> None:
     def fetched(self: Any) -> Any:
         t0 = now_ns()
         try:
-            return following(self)
-        finally:
-            watcher.fetched(id(self._dataset), t0, is_grad_enabled())
+            batch = following(self)
+        except BaseException:
+            watcher.fetched(self, t0, is_grad_enabled())
+            raise
+        if settled.source() is self and is_grad_enabled():
+            settled.waits(t0, now_ns())
+        else:
+            watcher.fetched(self, t0, is_grad_enabled())
+        return batch
 
     loader.__init__, loader.__iter__, iterator.__next__ = made, began, fetched
 

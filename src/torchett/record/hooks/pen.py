@@ -16,7 +16,8 @@ class Pen:
                nor any while the same thread is inside such a span
     """
 
-    def __init__(self) -> None:
+    def __init__(self, before_steps: Callable[[], None] = lambda: None) -> None:
+        self._before_steps = before_steps  # called when the script begins to tell steps itself
         self.recorder: Recorder | Silent | None = None
         self.said: set[str] = set()
         self.says_steps = False
@@ -35,6 +36,7 @@ class Pen:
 
         def first(plain: Callable[..., Any]) -> Callable[..., Any]:
             def called(*args: Any, **kwargs: Any) -> Any:
+                self._before_steps()
                 self.says_steps = True
                 vars(self).pop("step", None)
                 self.said |= {"data_wait", "get_first_batch_data"} if plain == steps else set()

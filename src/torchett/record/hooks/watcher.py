@@ -19,6 +19,7 @@ from torchett.record.hooks.imports import Imports
 from torchett.record.hooks.loop import Loop
 from torchett.record.hooks.pen import Pen
 from torchett.record.hooks.saves import Saves
+from torchett.record.hooks.settled import ALIKE, LONG_NS, Settled
 from torchett.record.recorder import Recorder, Silent
 
 log = logging.getLogger("torchett")
@@ -38,16 +39,20 @@ class Watcher:
         self.off = True
         self.grad_modes: Callable[[bool], None] = lambda on: None
         self._grad_watched = False
+        self.settled = Settled()
+        self.switches: list[Callable[[bool], None]] = []  # of hooks that a settled loop can spare
         self._imports = Imports(self._imported)
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self.pen = Pen()
+        self.settled.unsettle()
+        self.pen = Pen(self._unsettle)
         self.saves = Saves(self.pen, self.trained_elements)
         self.loop = Loop(self.pen, self._first_index, _has_compiled)
         self.let_go: list[Callable[[], None]] = []  # undo what is of no use once training began
         self._thread = 0
         self._updates: list[int] = []  # optimizers whose update is under way, outermost first
+        self._nested = False  # there were updates inside others
         self._grad_off = self._grad_off_since = 0
         self._in_backward = False
         self._iterator_ns = 0  # spent on making an iterator whose first batch is not here yet
@@ -72,6 +77,7 @@ class Watcher:
         """A hook failed: none of them does anything from now on."""
         if not self.off:
             self.off = True
+            self.settled.unsettle()
             self._imports.stop()
             log.warning(
                 "torchett: hooks are off, training goes on: %s: %s", type(error).__name__, error
@@ -83,6 +89,7 @@ class Watcher:
             return
         if self.pen.recorder is not None:
             self.off = True
+            self.settled.unsettle()
             self._imports.stop()
         else:
             self._begin_anew()
@@ -123,6 +130,7 @@ class Watcher:
         if self.off or os.getpid() != pid:
             return
         try:
+            self._unsettle()
             self.loop.finish()
             self.saves.flush()
             for hint in self._hints():
@@ -203,6 +211,7 @@ class Watcher:
             if _me() != self._thread and not self._takes(_me()):
                 return
             t1 = now_ns()
+            self._unsettle()
             if self._models_since and t0 - self._models_until > _BRIDGED_NS:
                 self._tell_models()  # what came between is not known
             self._models_since = self._models_since or t0
@@ -254,8 +263,9 @@ class Watcher:
     def iterator_made(self, t0: int) -> None:
         if not self.off and _me() == (self._thread or _me()):
             self._iterator_ns = now_ns() - t0
+            self.settled.forget_source()
 
-    def fetched(self, dataset: int, t0: int, grad: bool) -> None:
+    def fetched(self, iterator: Any, t0: int, grad: bool) -> None:
         """A loader gave a batch, or had none left."""
         if self.off:
             return
@@ -266,6 +276,13 @@ class Watcher:
             if self._iterator_ns:
                 t0 -= self._iterator_ns
                 self._iterator_ns = 0
+            dataset = id(iterator._dataset)
+            if self.settled.leader:
+                if grad and self.loop.feeds(dataset):
+                    self.settled.waits(t0, t1)
+                    self.settled.source = weakref.ref(iterator)
+                    return
+                self._unsettle()
             if self.pen.recorder is None:
                 self._tell_models()
                 self._open(works=True)
@@ -335,9 +352,13 @@ class Watcher:
         try:
             if _me() != self._thread and not self._takes(_me()):
                 return
+            self._unsettle()
             key, updates = id(optimizer), self._updates
-            if updates and key in updates:  # it was left by an exception
-                del updates[updates.index(key) :]
+            if updates:
+                if key in updates:  # it was left by an exception
+                    del updates[updates.index(key) :]
+                else:
+                    self._nested = True
             updates.append(key)
         except Exception as error:
             self.broke(error)
@@ -349,6 +370,7 @@ class Watcher:
         try:
             if _me() != self._thread:
                 return
+            self._unsettle()
             updates, key = self._updates, id(optimizer)
             if updates:
                 if updates[-1] == key:
@@ -365,8 +387,36 @@ class Watcher:
                 loop.updated(of or optimizer, now_ns())
                 if self._grad_watched and loop.steps > _LEARNED and loop.evaluates_openly():
                     self.watch_grad(False)
+                if loop.alike == ALIKE:
+                    self._settle(id(optimizer))
         except Exception as error:
             self.broke(error)
+
+    def _settle(self, leader: int) -> None:
+        """Take out the hooks that the loop can spare, if it is of the kind that can."""
+        loop = self.loop
+        loop.alike = 0
+        if (
+            loop.optimizers > 1
+            or self._nested
+            or self._grad_watched
+            or loop.typical > LONG_NS // 2
+            or self.pen.says_steps
+        ):
+            return
+        self.settled.settle(leader, loop.begin, loop.index, self.pen.step)
+        for switch in self.switches:
+            switch(False)
+
+    def _unsettle(self) -> None:
+        """Something is not as usual: put all hooks back, and let the loop go on from here."""
+        settled = self.settled
+        if settled.leader:
+            wait = settled.since, settled.since + settled.waited
+            self.loop.go_on(settled.begin, settled.index, wait, settled.has_worked())
+            settled.unsettle()
+            for switch in self.switches:
+                switch(True)
 
     def eval_mode(self, module: Any) -> None:
         """A module that was in training mode is put into eval mode."""
@@ -374,6 +424,7 @@ class Watcher:
             return
         try:
             if _me() == self._thread or self._takes(_me()):
+                self._unsettle()
                 known = weakref.ref(module)
                 self.watch_grad(True)
                 self.loop.eval_mode(now_ns(), lambda: bool(getattr(known(), "training", False)))
@@ -411,6 +462,7 @@ class Watcher:
         if self.off or _me() != self._thread or not self.loop.steps:
             return None
         try:
+            self._unsettle()
             return self.saves.begins()
         except Exception as error:
             self.broke(error)
