@@ -136,7 +136,7 @@ _DLRM_STEPS = last(r"it (\d+)/\d+ of epoch")
 
 
 def _torchrec(long: bool) -> list[str]:
-    batches = 1000 if long else 20
+    batches = 5000 if long else 20
     tables = ",".join(["2000"] * 26)
     return [
         "torchrec_dlrm/dlrm_main.py", "--epochs=1", "--batch_size=64", "--embedding_dim=16",

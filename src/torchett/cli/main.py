@@ -59,6 +59,11 @@ def main() -> None:
     help="Recognise steps, waits, saves and so on in scripts that do not record them"
     " (default: yes, unless --as-is).",
 )
+@click.option(
+    "--warm-up",
+    is_flag=True,
+    help="After a restart, compile while the loader fetches its first batch.",
+)
 @click.option("--audit", is_flag=True, help="Write down what communication costs the start-up.")
 @click.option(
     "--pins/--no-pins",
@@ -87,6 +92,7 @@ def run(
     progress: float,
     compile_cache: str | None,
     hooks: bool | None,
+    warm_up: bool,
     audit: bool,
     pins: bool,
     dynamic_sources: str | None,
@@ -107,6 +113,7 @@ def run(
         pins=pins and not as_is,
         audit=audit,
         bytecode=not as_is,
+        warm_up=warm_up,
     )
     if as_is and dynamic_sources is not None:
         raise InputError(

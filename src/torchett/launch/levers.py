@@ -19,6 +19,7 @@ class Levers:
     pins: bool = True
     audit: bool = False
     bytecode: bool = True
+    warm_up: bool = False
 
     @property
     def aboard(self) -> tuple[str, ...]:
@@ -29,6 +30,7 @@ class Levers:
             "torchett.record.adapters.aboard": self.hooks,
             **dict.fromkeys(WATCHES, self.hooks),
             "torchett.startup.audit": self.audit,
+            "torchett.startup.remembered": self.warm_up,
             "torchett.compile.board": self.compile_cache is not None,
         }
         return tuple(name for name, wanted in chosen.items() if wanted)

@@ -162,8 +162,8 @@ class Watcher:
         return hints
 
     def _takes(self, me: int) -> bool:
-        """Whether this thread is now the one that trains."""
-        if self.loop.backwards:
+        """Whether this thread is now the one that trains; one of ours, that warms up, never is."""
+        if self.loop.backwards or threading.current_thread().name.startswith("ett-"):
             return False
         self._thread = me
         self._updates.clear()
