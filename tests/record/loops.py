@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import tempfile
+import threading
 import time
 
 import torch
@@ -513,6 +514,19 @@ def settled_pauses():
         if steps == 250:
             time.sleep(0.3)
     return {"steps": steps, "paused": 0.3}
+
+
+def warmed_up():
+    """A thread of torchett's own goes forward and backward first."""
+    net, twin = model(), model()
+
+    def work():
+        loss_of(twin, next(iter(DataLoader(data(), batch_size=4)))).backward()
+
+    thread = threading.Thread(target=work, name="ett-warm-up")
+    thread.start()
+    thread.join()
+    return {"steps": train(torch.optim.SGD(net.parameters(), lr=0.1), net)}
 
 
 def never_trains():

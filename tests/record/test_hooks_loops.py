@@ -21,7 +21,7 @@ NAMES = [
     "wrapped_optimizer", "sanity_check", "evaluation", "predicting", "prefetching", "by_hand",
     "nothing_zeroed",
     "adversarial", "distillation", "state_set_up", "without_autograd", "saving", "two_phases",
-    "never_trains",
+    "never_trains", "warmed_up",
     "settled_epochs", "settled_workers", "settled_left_early", "settled_evaluates",
     "settled_evaluates_what_it_trains_on", "settled_saves", "settled_updates_without_work",
     "settled_without_a_loader", "settled_accumulates", "settled_gets_a_second_optimizer",

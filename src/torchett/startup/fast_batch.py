@@ -176,6 +176,9 @@ def shadow(model: Any) -> Any:
             twin = torch.nn.Parameter(parameter.data, requires_grad=parameter.requires_grad)
             twin.__dict__.update(parameter.__dict__)
             memo[id(parameter)] = twin
+    for module in model.modules():
+        if (context := vars(module).get("dynamo_ctx")) is not None:
+            memo[id(context)] = context  # code that another backend has compiled is not found
     made = copy.deepcopy(model, memo)
     for original, module in zip(model.modules(), made.modules(), strict=True):
         if (compiled := getattr(original, "_compiled_call_impl", None)) is not None:
