@@ -14,6 +14,8 @@ from torch._dynamo import eval_frame
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.data import DataLoader, Dataset, dataloader
 
+from torchett.record import api
+from torchett.record.recorder import Silent
 from torchett.startup.remembered import FirstCalls
 
 
@@ -36,6 +38,7 @@ class Slow(Dataset[Any]):
 def watched(folder: Path | None) -> Iterator[None]:
     """In the body, first calls are remembered in `folder`; afterwards torch is as it was."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(api, "_recorder", Silent())
         for owner, name in (
             (eval_frame.OptimizedModule, "__init__"),
             (eval_frame.OptimizedModule, "__call__"),
