@@ -21,14 +21,14 @@ class Lever:
 LEVERS = (
     Lever(
         name="standby",
-        title="warm standbys, fast detection",
+        title="warm standbys, kept bytecode, fast detection",
         accounts=(
             *("launcher_init", "imports", "device_init", "process_group_init"),
             *("detect", "restart_gap", "teardown"),
         ),
         on=("--standby",),
         on_gpu=("--standby-device",),
-        off=("--no-standby",),
+        off=("--no-standby", "--no-bytecode"),
     ),
     Lever(
         name="plan",

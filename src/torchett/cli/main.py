@@ -60,6 +60,12 @@ def main() -> None:
     " (default: yes, unless --as-is).",
 )
 @click.option(
+    "--bytecode/--no-bytecode",
+    default=True,
+    show_default=True,
+    help="Keep bytecode for a torch that was installed without it.",
+)
+@click.option(
     "--warm-up",
     is_flag=True,
     help="After a restart, compile while the loader fetches its first batch.",
@@ -92,6 +98,7 @@ def run(
     progress: float,
     compile_cache: str | None,
     hooks: bool | None,
+    bytecode: bool,
     warm_up: bool,
     audit: bool,
     pins: bool,
@@ -112,7 +119,7 @@ def run(
         compile_cache=compile_cache,
         pins=pins and not as_is,
         audit=audit,
-        bytecode=not as_is,
+        bytecode=bytecode and not as_is,
         warm_up=warm_up,
     )
     if as_is and dynamic_sources is not None:

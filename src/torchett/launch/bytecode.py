@@ -6,7 +6,7 @@
     … and all later ones                ▓▓▓▓
 
 Images have none that were made by uv, are read-only, or set PYTHONDONTWRITEBYTECODE. Nothing is
-written beside the sources: the folder is the user's own cache (ETT_BYTECODE, "0" for none), and
+written beside the sources: the folder is the user's own cache or ETT_BYTECODE, and
 Python itself checks each file in it against its source.
 """
 
