@@ -28,6 +28,9 @@ class FakeNotice:
     def left_s(self) -> float:
         return 30.0
 
+    def when_received(self, then: Callable[[], None]) -> None:
+        pass
+
     def leave(self, last: Callable[[], None]) -> None:
         self.left += 1
         self.told = False

@@ -14,6 +14,7 @@
 import atexit
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping, MutableMapping
 from typing import Any, Literal
@@ -29,6 +30,7 @@ from torchett.checkpoint.retention import Keep
 from torchett.checkpoint.saves import Copy, Save, Saves
 from torchett.checkpoint.schedule import Schedule
 from torchett.checkpoint.snapshots import Snapshots
+from torchett.checkpoint.standstill import all_stand_at, unlike_its_last_step
 from torchett.checkpoint.storage import open_storage, token
 from torchett.checkpoint.trouble import Trouble
 from torchett.checkpoint.upload import Job, Outcome, Target
@@ -88,6 +90,7 @@ class Checkpointer:
         self._last: tuple[int, State, float | None] | None = None
         self._saved_step = -1
         self._closed = False
+        self._turn = threading.RLock()  # the loop's, unless it stands still
         self.durable: dict[str, int] = {}  # tier → the last step that is safe there
         self.errors: list[str] = []  # of the background, on any rank
         self._trouble = Trouble(self.errors)
@@ -129,14 +132,16 @@ class Checkpointer:
         if self._on_error == "raise" and self.errors:
             raise CheckpointError(self.errors[-1])
         try:
-            met = self._meet()
-            self._prepare(met, state)
-            met.schedule.passed(step)
-            self._last = (step, state, metric)
-            if met.preemption.due(step):
-                self._save_just_in_time(met, step, state, metric)
-            elif met.schedule.due(step, met.ranks.decide):
-                self._save(met, step, state, metric)
+            with self._turn:
+                met = self._meet()
+                self._prepare(met, state)
+                met.schedule.passed(step)
+                self._last = (step, state, metric)
+                if met.preemption.due(step):
+                    self._save_just_in_time(met, step, state, metric)
+                    met.preemption.leave(step)
+                elif met.schedule.due(step, met.ranks.decide):
+                    self._save(met, step, state, metric)
         except Exception as error:
             self._trouble.warn(f"checkpoint of step {step} failed: {type(error).__name__}: {error}")
         finally:
@@ -146,9 +151,10 @@ class Checkpointer:
         self, step: int, state: State, *, metric: float | None = None, wait: bool = False
     ) -> None:
         """Save the state after `step` whether it is due or not; on every rank."""
-        met = self._meet()
-        self._prepare(met, state)
-        self._save(met, step, state, metric, must=True)
+        with self._turn:
+            met = self._meet()
+            self._prepare(met, state)
+            self._save(met, step, state, metric, must=True)
         if wait:
             self.wait()
 
@@ -180,7 +186,7 @@ class Checkpointer:
         if met is None or os.getpid() != met.pid:
             return
         try:
-            with blocked("final_checkpoint"):
+            with self._turn, blocked("final_checkpoint"):
                 if final and self._last is not None and self._last[0] > self._saved_step:
                     self._save(met, *self._last, must=True, account=None)
                 fence.run()
@@ -227,6 +233,7 @@ class Checkpointer:
             )
             self._tiers[0].make("")
             self._trouble.listen(ranks)
+            self._met.preemption.when_told(self._watch_for_standstill)
         return self._met
 
     def _uploader(self, ranks: Ranks) -> Uploader:
@@ -316,7 +323,7 @@ class Checkpointer:
     def _save_just_in_time(
         self, met: "_Met", step: int, state: State, metric: float | None
     ) -> None:
-        """The hardware will be taken away: save, wait as long as there is time, and leave."""
+        """The hardware will be taken away: save, and wait as long as there is time."""
         self.preempted = True
         began = time.monotonic()
         if step > self._saved_step:
@@ -332,7 +339,30 @@ class Checkpointer:
             "torchett: told to end (%s): the state after step %d is %s",
             fact["reason"], step, "safe" if fact["durable"] else "NOT safe",
         )  # fmt: skip
-        met.preemption.leave(step)
+
+    def _watch_for_standstill(self) -> None:
+        """Notice was given: if no step ends for half of the grace, save what the loop stands at."""
+        threading.Thread(target=self._save_standing, name="ett-standstill", daemon=True).start()
+
+    def _save_standing(self) -> None:
+        met, last = self._met, self._last
+        assert met is not None
+        time.sleep(met.preemption.left_s() / 2)
+        if last is None or self._last is not last or not self._turn.acquire(blocking=False):
+            return  # the loop goes on, and saves by itself
+        try:
+            step, state, metric = last
+            with fence.no_steps():
+                why_not = unlike_its_last_step(state)
+                if why_not is not None:
+                    self._trouble.warn(f"step {step} is not saved while the loop stands: {why_not}")
+                elif all_stand_at(step, met.ranks, met.preemption.left_s() / 4):
+                    self._save_just_in_time(met, step, state, metric)
+                    met.preemption.leave()
+        except Exception as error:
+            self._trouble.warn(f"saving step {step} while the loop stands: {error!r}")
+        finally:
+            self._turn.release()
 
     # What the background says ----------------------------------------------------------------
 

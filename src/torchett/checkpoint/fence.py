@@ -6,13 +6,17 @@ until then. torch calls our hook before every step of every optimizer, also of a
 seen since the last look is not trusted: what it owns is copied at once.
 """
 
+import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
 _before: list[Callable[[], None]] = []
 _stepped: "weakref.WeakSet[Any]" = weakref.WeakSet()
+_gate = threading.Event()  # not set: steps have to wait
+_gate.set()
 _installed = False
 
 
@@ -38,8 +42,20 @@ def install() -> None:
 
 def _on_step(optimizer: Any) -> None:
     _stepped.add(optimizer)
+    if not _gate.is_set():
+        _gate.wait()
     if _before:
         run()
+
+
+@contextmanager
+def no_steps() -> Iterator[None]:
+    """In the body no optimizer begins a step; one that does has to wait."""
+    _gate.clear()
+    try:
+        yield
+    finally:
+        _gate.set()
 
 
 def before_next_step(act: Callable[[], None]) -> None:
@@ -51,6 +67,11 @@ def run() -> None:
     """Do now what waits for the next step."""
     while _before:
         _before.pop(0)()
+
+
+def has_stepped() -> bool:
+    """Whether any optimizer has begun a step since the last call of `forget`."""
+    return bool(_stepped)
 
 
 def guarded() -> set[int]:

@@ -5,6 +5,7 @@ The notice is heard by `notice.py`, and the ranks agree there on the step after 
 
 import importlib
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from torchett.checkpoint.ranks import Ranks
@@ -35,6 +36,11 @@ class Preemption:
         )
         return bool(at == step)
 
+    def when_told(self, then: Callable[[], None]) -> None:
+        """Call `then` from a thread once notice is given."""
+        if self._notice is not None:
+            self._notice.when_received(then)
+
     def left_s(self) -> float:
         """Seconds that are left to save in."""
         return float(self._notice.left_s())
@@ -43,6 +49,6 @@ class Preemption:
     def reason(self) -> str:
         return str(self._notice.reason)
 
-    def leave(self, step: int) -> None:
-        """The state after `step` is safe, or time is up: end as the notice would have it."""
-        self._notice.leave(lambda: last_step(step))
+    def leave(self, step: int | None = None) -> None:
+        """The state is safe, or time is up: end as the notice would have it, maybe in `step`."""
+        self._notice.leave(lambda: None if step is None else last_step(step))
