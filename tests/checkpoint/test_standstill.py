@@ -27,6 +27,11 @@ class Loader:
         pass
 
 
+@pytest.fixture(autouse=True)
+def _unrecorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ETT_DISABLE", "1")
+
+
 @pytest.fixture
 def optimizer() -> Iterator[torch.optim.Optimizer]:
     """One whose steps the fence sees; none has been seen so far."""
