@@ -287,10 +287,11 @@ def begin(library: Path | str) -> dict[str, Any]:
     from torchett.compile.session import Session
     from torchett.record import api
 
-    api._early_notes.clear()
-    Session(str(library), {}, workload="gpt/train.py").before()
-    ((_, fact),) = api._early_notes
-    api._early_notes.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(api, "_recorder", None)  # other tests may have opened a record
+        patch.setattr(api, "_early_notes", [])
+        Session(str(library), {}, workload="gpt/train.py").before()
+        ((_, fact),) = api._early_notes
     return fact
 
 
