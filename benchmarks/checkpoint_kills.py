@@ -234,7 +234,7 @@ def run(kills: int, seed: int) -> Result:
         fault = rng.choices(list(FAULTS), weights=list(FAULTS.values()))[0]
         expected = newest_good(where)
         there = bool(candidates(where))
-        steps = result.steps + 40 if last else never
+        steps = max(result.steps, expected or 0) + 40 if last else never
         said, status = one_life(where, fault if not last else "", rng, steps)
         first = next((s["first"] for s in said if "first" in s), None)
         head = f"life {number} ({fault}): "
