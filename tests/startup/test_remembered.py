@@ -121,6 +121,8 @@ def test_another_model_than_remembered_trains_as_ever(tmp_path: Path) -> None:
     alone = attempt(None, width=12)
     again = attempt(tmp_path, width=12, first_s=1.0)
     assert same(again, alone)
+    told = json.loads((tmp_path / "rank-0-model-0.json").read_text())  # from now on, this one
+    assert told["call"]["dict"][0][1]["tuple"][0]["tensor"]["shape"] == [4, 12]
 
 
 def test_what_cannot_be_read_is_not_used(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, MutableMapping
+from contextlib import nullcontext
 from typing import Any, Literal
 
 from torchett.checkpoint import fence
@@ -266,7 +267,7 @@ class Checkpointer:
         if said == "later":
             met.schedule.defer(step)
             return
-        with blocked(account) if account else _nothing():
+        with blocked(account) if account else nullcontext():
             mark, generation = said.split()
             met.saves.wait()
             self._snapshots.wait()
@@ -451,11 +452,3 @@ class _Met:
         found = [(number, seconds + copy.waited_s()) for number, seconds, copy in self.blocked]
         self.blocked.clear()
         return found
-
-
-class _nothing:  # noqa: N801  (a context that does nothing)
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        pass

@@ -6,6 +6,7 @@ the interpreter to a compile that runs meanwhile.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -28,8 +29,6 @@ class VerifiedReader(FileSystemReader):  # type: ignore[misc]
 
     def read_data(self, plan: Any, planner: Any) -> Any:
         """Copy what can be viewed; DCP loads the rest."""
-        from dataclasses import replace
-
         rest, copies = [], []
         for item in plan.items:
             found = self._view(item) if item.type == LoadItemType.TENSOR else None

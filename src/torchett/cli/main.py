@@ -122,10 +122,10 @@ def run(
         bytecode=bytecode and not as_is,
         warm_up=warm_up,
     )
-    if as_is and dynamic_sources is not None:
-        raise InputError(
-            "ett run: --dynamic-sources changes the command, --as-is does not: drop one"
-        )
+    asked = {"--dynamic-sources": dynamic_sources is not None, "--warm-up": warm_up}
+    for option in (name for name, wanted in asked.items() if wanted):
+        if as_is:
+            raise InputError(f"ett run: {option} changes the command, --as-is does not: drop one")
     if compile_cache is not None:
         say_if_unusable(compile_cache)
     options = Options(

@@ -6,14 +6,14 @@
     … and all later ones                ▓▓▓▓
 
 Images have none that were made by uv, are read-only, or set PYTHONDONTWRITEBYTECODE. Nothing is
-written beside the sources: the folder is the user's own cache or ETT_BYTECODE, and
-Python itself checks each file in it against its source.
+written beside the sources: the folder is the user's own cache or ETT_BYTECODE, and Python itself
+checks each file in it against its source.
 """
 
 import os
 import signal
 import sys
-from importlib.util import cache_from_source
+from importlib.machinery import ModuleSpec, PathFinder
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,10 +29,8 @@ def board() -> None:
     folder = os.environ.get("ETT_BYTECODE", "0")
     if folder == "0" or sys.pycache_prefix is not None:
         return
-    torch = _package("torch")
-    if torch is None or os.path.exists(cache_from_source(f"{torch}/__init__.py")):
-        return
-    if _is_private(folder):
+    torch = PathFinder.find_spec("torch")
+    if torch is not None and not _has_bytecode(torch) and _is_private(folder):
         sys.pycache_prefix, sys.dont_write_bytecode = folder, False
 
 
@@ -41,13 +39,14 @@ def compile_ahead() -> "subprocess.Popen[bytes] | None":
     import subprocess
 
     workers = len(os.sched_getaffinity(0)) - 2
-    found = [folder for name in _PACKAGES if (folder := _package(name)) is not None]
-    if sys.pycache_prefix is None or workers + 2 < _SIDE_BY_SIDE or not found:
+    if sys.pycache_prefix is None or workers + 2 < _SIDE_BY_SIDE:
         return None
-    if os.path.exists(cache_from_source(f"{found[0]}/__init__.py")):
+    packages = [spec for name in _PACKAGES if (spec := PathFinder.find_spec(name)) is not None]
+    if not packages or _has_bytecode(packages[0]):
         return None
+    folders = [folder for spec in packages for folder in spec.submodule_search_locations or ()]
     command = [sys.executable, "-I", "-X", f"pycache_prefix={sys.pycache_prefix}"]
-    command += ["-m", "compileall", "-qq", "-j", str(workers), "-x", _NEVER_IMPORTED, *found]
+    command += ["-m", "compileall", "-qq", "-j", str(workers), "-x", _NEVER_IMPORTED, *folders]
     quiet = subprocess.DEVNULL
     return subprocess.Popen(command, stdout=quiet, stderr=quiet, start_new_session=True)
 
@@ -64,12 +63,9 @@ def usual_folder() -> str:
     return os.path.join(home, "torchett", "bytecode")
 
 
-def _package(name: str) -> str | None:
-    """Where it is installed, without importing it."""
-    for folder in sys.path:
-        if os.path.isfile(os.path.join(folder, name, "__init__.py")):
-            return os.path.join(folder, name)
-    return None
+def _has_bytecode(spec: ModuleSpec) -> bool:
+    """Whether there is some where Python would look for it; also if it never would."""
+    return spec.cached is None or os.path.exists(spec.cached)
 
 
 def _is_private(folder: str) -> bool:

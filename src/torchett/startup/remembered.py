@@ -104,14 +104,15 @@ class FirstCalls:
 
         if not (model.training and torch.is_grad_enabled()):
             return
-        number, _ = self._waiting.pop(id(model))
+        number, reference = self._waiting.pop(id(model))
+        if reference() is not model:  # another that is gone had its id
+            return
         try:
             if number in self._warm:
                 self._warm.pop(number).join()
             told = {"call": remember_shapes({"args": args, "kwargs": kwargs}), **_around(torch)}
-            if not self._path(number).exists():
-                self._folder.mkdir(parents=True, exist_ok=True)
-                write_whole(self._path(number), json.dumps(told).encode(), durable=False)
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_whole(self._path(number), json.dumps(told).encode(), durable=False)
         except Exception as error:
             log.debug("torchett: a first call is not remembered: %s", error)
 
