@@ -453,8 +453,8 @@ def main() -> None:
     print(f"  raw write + fsync {raw:.2f} s", file=sys.stderr, flush=True)
     rows, probes = [], []
     for name in args.only or METHODS:
-        slow = name in ("torch.save", "dcp.save") and args.device == "cuda"
-        rounds = 1 if slow else args.rounds  # 10 s each, and nothing to warm up
+        slow = name.startswith(("torch.save", "dcp.")) and args.device == "cuda"
+        rounds = 1 if slow else args.rounds  # 10 to 50 s each
         try:
             rows.append(measure(name, work, clock, folder, rounds, window))
         except Exception as error:  # a peer that does not work here is a row that says so

@@ -358,3 +358,34 @@ def test_switched_off_nothing_is_heard() -> None:
     time.sleep(20)
     """
     assert Trainer(script, ETT_DISABLE="1").sent(signal.SIGTERM).ended() == ("", -signal.SIGTERM)
+
+
+def test_with_nobody_left_who_saves_a_signal_ends_the_process_at_once() -> None:
+    script = """
+    from torchett.checkpoint.notice import release
+    for _ in range(2):
+        notice = install()
+    release()
+    release()
+    print("ready")
+    time.sleep(20)
+    print(notice.received())
+    """
+    assert Trainer(script).sent(signal.SIGTERM).ended() == ("", -signal.SIGTERM)
+
+
+@needs_torch
+def test_a_closed_checkpointer_lets_go_of_signals(tmp_path: Path) -> None:
+    script = f"""
+    import torch
+    from torchett.checkpoint import Checkpointer
+    model = torch.nn.Linear(2, 2)
+    with Checkpointer({str(tmp_path)!r}, every=1) as ckpt:
+        ckpt.step(0, {{"model": model}})
+    print("ready")
+    time.sleep(20)
+    """
+    trainer = Trainer(script)
+    began = time.monotonic()
+    assert trainer.sent(signal.SIGTERM).ended() == ("", -signal.SIGTERM)
+    assert time.monotonic() - began < 5.0

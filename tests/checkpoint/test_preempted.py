@@ -44,7 +44,7 @@ def test_a_notice_is_answered_by_a_durable_checkpoint(
     def agree(store: Any, rank: int, size: int, step: int, received: bool) -> int | None:
         return step if received else None
 
-    module = SimpleNamespace(install=lambda: notice, agree=agree)
+    module = SimpleNamespace(install=lambda: notice, agree=agree, release=lambda: None)
     monkeypatch.setitem(sys.modules, "torchett.checkpoint.notice", module)
     training = Training()
     ckpt = Checkpointer(tmp_path, every=1000)

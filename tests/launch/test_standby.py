@@ -215,3 +215,9 @@ def test_a_job_is_over_when_all_scripts_have_ended_well(tmp_path: Path, code: in
         first.kill()
     finally:
         standbys.close()
+
+
+def test_what_was_imported_ahead_is_left_out_of_collections(tmp_path: Path) -> None:
+    script = tmp_path / "x.py"
+    script.write_text("import gc; print(gc.get_freeze_count() > 1000, gc.isenabled())")
+    assert in_standby([str(script)], tmp_path, "")[1] == "True True\n"

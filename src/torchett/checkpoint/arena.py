@@ -15,6 +15,7 @@ from typing import Any
 log = logging.getLogger("torchett")
 
 _ALIGN = 4096
+_PIECE = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +61,24 @@ class Arena:
         self._pinned = 0
 
     def make_ready(self, pin: bool) -> None:
-        """Touch every page, so that no copy has to; pinned where there is a GPU."""
+        """Touch every page, so that no copy has to; then pin them where there is a GPU.
+
+        Pages that are there already are pinned sooner, and while that goes on every call to the
+        GPU's driver waits.
+        """
         import torch
 
         whole = torch.frombuffer(self.memory, dtype=torch.uint8)
+        for start in range(0, self.size, _PIECE):  # memset in C, without the GIL
+            whole[start : start + _PIECE].zero_()
         if pin:
             code = torch.cuda.cudart().cudaHostRegister(whole.data_ptr(), self.size, 0)
             if int(code) == 0:
                 self._pinned = whole.data_ptr()
-                return
-            log.warning("torchett: %d bytes cannot be pinned (%s): copies block", self.size, code)
-        piece = 64 << 20
-        for start in range(0, self.size, piece):  # memset in C, without the GIL
-            whole[start : start + piece].zero_()
+            else:
+                log.warning(
+                    "torchett: %d bytes cannot be pinned (%s): copies block", self.size, code
+                )
 
     @property
     def pinned(self) -> bool:

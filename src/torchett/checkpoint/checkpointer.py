@@ -198,6 +198,7 @@ class Checkpointer:
                 met.history.write(met.schedule.auto.to_json(), clean=final)
         except Exception as error:
             self._trouble.warn(f"closing: {type(error).__name__}: {error}")
+        met.preemption.close()
         met.ranks.close()
         met.uploader.close()
         outcome = met.saves.current.outcome if met.saves.current is not None else None
@@ -349,8 +350,9 @@ class Checkpointer:
         met, last = self._met, self._last
         assert met is not None
         time.sleep(met.preemption.left_s() / 2)
-        if last is None or self._last is not last or not self._turn.acquire(blocking=False):
-            return  # the loop goes on, and saves by itself
+        moves = self._closed or self._last is not last  # and saves by itself
+        if last is None or moves or not self._turn.acquire(blocking=False):
+            return
         try:
             step, state, metric = last
             with fence.no_steps():

@@ -295,19 +295,31 @@ def _die(number: signal.Signals) -> None:
 # One for the process ---------------------------------------------------------------------------
 
 _installed: Notice | None = None
+_users = 0  # of it; with none left a signal ends the process as ever
 _agreements: dict[int, tuple[Store, Agreement]] = {}
 
 
 def install() -> Notice:
-    """This process's notice, listening; what ETT_GRACE_S and ETT_PREEMPT_FILE say counts."""
-    global _installed
+    """This process's notice, listening; what ETT_GRACE_S and ETT_PREEMPT_FILE say counts.
+
+    Whoever installs it says `release()` when there is nothing left to save.
+    """
+    global _installed, _users
     if _installed is None or _installed._pid != os.getpid():
+        _users = 0
         file = os.environ.get("ETT_PREEMPT_FILE") or os.environ.get("ETT_NOTICE")
         path = Path(file) if file else None
         _installed = Notice(grace_s=_grace_s(), file=path, announces=_announces)
         if os.environ.get("ETT_DISABLE") != "1":
             _installed.listen()
+    _users += 1
     return _installed
+
+
+def release() -> None:
+    """One user of the notice has closed."""
+    global _users
+    _users -= 1
 
 
 def _announces(number: signal.Signals) -> bool:
@@ -315,8 +327,11 @@ def _announces(number: signal.Signals) -> bool:
 
     An elastic agent stops the peers of a failed rank by SIGTERM, too: there is nothing left to
     agree on, and whoever waits for it waits in vain. `ett run` tells the two apart by a file that
-    it writes first; under a bare torchrun only ETT_GRACE_S makes SIGTERM a notice.
+    it writes first; under a bare torchrun only ETT_GRACE_S makes SIGTERM a notice. And where
+    nobody is left who would save, it says nothing.
     """
+    if not _users:
+        return False
     notice = os.environ.get("ETT_NOTICE")
     if notice:
         return os.path.exists(notice)

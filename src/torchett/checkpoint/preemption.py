@@ -52,3 +52,8 @@ class Preemption:
     def leave(self, step: int | None = None) -> None:
         """The state is safe, or time is up: end as the notice would have it, maybe in `step`."""
         self._notice.leave(lambda: None if step is None else last_step(step))
+
+    def close(self) -> None:
+        """There is nothing left to save."""
+        if self._notice is not None:
+            self._module.release()

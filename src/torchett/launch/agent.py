@@ -106,6 +106,7 @@ def _torchrun(argv: list[str], standbys: Standbys | Forks, journal: Journal) -> 
 
     def meet(self: Any, group: Any) -> None:
         journal.stopped()
+        _meet_at_once(group.spec.rdzv_handler)
         rendezvous(self, group)
         elastic = group.spec.rdzv_handler.get_backend() != "static"
         rank, size = group.group_rank, group.group_world_size
@@ -143,6 +144,21 @@ def _torchrun(argv: list[str], standbys: Standbys | Forks, journal: Journal) -> 
     agent_class._start_workers = start_workers
     agent_class._monitor_workers = monitor_workers
     torchrun.main(argv)
+
+
+def _meet_at_once(handler: Any) -> None:
+    """Leave out torch's random pause of up to 0.3 s where one node has nobody to be in step with.
+
+    It is made before the first start and before the first restart, to spare the store.
+    """
+    from torch.distributed.elastic.rendezvous import dynamic_rendezvous
+
+    alone = getattr(getattr(handler, "_settings", None), "max_nodes", 0) == 1
+    pause: Any = getattr(dynamic_rendezvous, "_delay", None)
+    if alone and pause is not None:
+        dynamic_rendezvous._delay = lambda seconds: (
+            None if isinstance(seconds, tuple) else pause(seconds)
+        )
 
 
 class _Refill:

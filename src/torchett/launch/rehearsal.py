@@ -8,6 +8,7 @@ them generates code; that would run a C++ compiler for as long as a minute, and 
 standby meanwhile would wait for it. The RNG, dynamo's caches and counters stay as they were.
 """
 
+import gc
 from typing import Any
 
 
@@ -65,6 +66,7 @@ def walk_the_compiler() -> None:
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
         torch.set_rng_state(state)
+        gc.collect()  # what was walked through is not to be frozen with what stays
 
 
 def _little_model() -> Any:

@@ -9,6 +9,7 @@ signals and exit status are what they would be.
 
 import atexit
 import builtins
+import gc
 import importlib
 import os
 import select
@@ -50,6 +51,7 @@ def main() -> NoReturn:
 
 def be(job: dict[str, Any], well: Callable[[], None] = lambda: None) -> NoReturn:
     """Become the rank that this job describes, to its end; a good one is announced by `well`."""
+    gc.freeze()  # what is imported is there to stay: no collection walks through it any more
     _become(job)
     board()
     code = _run(job["argv"])
