@@ -15,6 +15,7 @@ def test_only_a_node_that_has_company_waits_for_a_random_while(
 ) -> None:
     made: list[float] = []
     monkeypatch.setattr(rendezvous, "_delay", made.append)
+    monkeypatch.setattr("time.sleep", made.append)
     _meet_at_once(SimpleNamespace(_settings=SimpleNamespace(max_nodes=nodes)))
     rendezvous._delay((0, 0.3))
     rendezvous._delay(1.0)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +22,8 @@ from torch.distributed import distributed_c10d
 from torchett.startup.collectives import swapped
 import torchett as ett
 
-dist.init_process_group("gloo")
+meeting = f"file://{sys.argv[1]}/store"
+dist.init_process_group("gloo", init_method=meeting, rank=int(sys.argv[2]), world_size=3)
 rank, out = dist.get_rank(), {}
 member = rank < 2
 with ett.lazy_groups() as asked:
@@ -94,22 +94,11 @@ open(f"{sys.argv[1]}/{rank}.json", "w").write(json.dumps(out))
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("groups")
     (folder / "groups.py").write_text(SCRIPT)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(RANKS)}
-    world |= {"ETT_DISABLE": "1"}
     running = [
         subprocess.Popen(
-            [sys.executable, "groups.py", str(folder)],
+            [sys.executable, "groups.py", str(folder), str(rank)],
             cwd=folder,
-            env={
-                **os.environ,
-                **world,
-                "RANK": str(rank),
-                "ETT_DISABLE": "1",
-                "OMP_NUM_THREADS": "1",
-            },
+            env={**os.environ, "ETT_DISABLE": "1", "OMP_NUM_THREADS": "1"},
             stderr=subprocess.PIPE,
             text=True,
         )

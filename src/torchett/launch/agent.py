@@ -129,8 +129,6 @@ def _torchrun(argv: list[str], standbys: Standbys | Forks, journal: Journal) -> 
         journal.end_hung_ranks(self._pcontext.pids() if self._pcontext else {})
         standbys.weigh()
         refill.look(self._pcontext.pids() if self._pcontext else {})
-        if standbys.over():
-            standbys.close()
         result = monitor(self, group)
         if result.failures:
             first = min(result.failures.values(), key=lambda failure: failure.timestamp)
@@ -153,12 +151,13 @@ def _meet_at_once(handler: Any) -> None:
     """
     from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 
-    alone = getattr(getattr(handler, "_settings", None), "max_nodes", 0) == 1
-    pause: Any = getattr(dynamic_rendezvous, "_delay", None)
-    if alone and pause is not None:
-        dynamic_rendezvous._delay = lambda seconds: (
-            None if isinstance(seconds, tuple) else pause(seconds)
-        )
+    if getattr(getattr(handler, "_settings", None), "max_nodes", 0) == 1:
+        dynamic_rendezvous._delay = _pause_if_certain
+
+
+def _pause_if_certain(seconds: float | tuple[float, float]) -> None:
+    if not isinstance(seconds, tuple):
+        time.sleep(seconds)
 
 
 class _Refill:

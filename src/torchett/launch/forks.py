@@ -108,10 +108,6 @@ class Forks:
             )
         return None
 
-    def over(self) -> bool:
-        """Never known here, and of no use: a template is gone at once."""
-        return False
-
     def weigh(self) -> None:
         """Note what the template holds in memory."""
         if self._template is not None and not self.most_bytes:

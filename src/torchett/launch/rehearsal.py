@@ -19,7 +19,11 @@ def hash_sources() -> None:
 
     torch_key()
     if torch.cuda.is_initialized() or not torch.cuda.is_available():
-        CacheBase.get_system()  # else it would make a context that nobody asked for
+        CacheBase.get_system()
+    else:  # that would make a context which nobody asked for: only what takes long in it
+        from torch._inductor.runtime.triton_compat import triton_key
+
+        triton_key()
 
 
 def probe_instructions() -> None:

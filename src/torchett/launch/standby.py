@@ -24,7 +24,7 @@ from importlib.machinery import SourceFileLoader
 from typing import Any, NoReturn
 
 from torchett.launch import bytecode
-from torchett.launch.standbys import OVER, PER_RANK, receive
+from torchett.launch.standbys import LEFT, PER_RANK, receive
 from torchett.record.boarding import board
 from torchett.record.clock import anchor, now_ns
 
@@ -46,24 +46,21 @@ def main() -> NoReturn:
     except (OSError, EOFError, ValueError):
         os._exit(NO_JOB)  # the agent is gone
     control.set_inheritable(False)
-    be(job, partial(_say_over, control))
+    be(job, partial(_say_left, control))
 
 
 def be(job: dict[str, Any], well: Callable[[], None] = lambda: None) -> NoReturn:
-    """Become the rank that this job describes, to its end; a good one is announced by `well`."""
+    """Become the rank that this job describes; if that ends well, `well` is called last of all."""
     gc.freeze()  # what is imported is there to stay: no collection walks through it any more
     _become(job)
     board()
-    code = _run(job["argv"])
-    if code == 0:
-        well()
-    _leave(code)
+    _leave(_run(job["argv"]), well)
 
 
-def _say_over(control: socket.socket) -> None:
-    """Nobody will need another standby: the agent ends it while this process still leaves."""
+def _say_left(control: socket.socket) -> None:
+    """All is done: the agent need not wait until the kernel has taken this process apart."""
     try:
-        control.send(OVER)
+        control.send(LEFT)
     except OSError:
         pass
 
@@ -167,7 +164,7 @@ def _fail(error: BaseException) -> int:
     return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
 
 
-def _leave(code: int) -> NoReturn:
+def _leave(code: int, well: Callable[[], None]) -> NoReturn:
     """Do what the interpreter does at its end that others can see, and no more.
 
     Threads are joined, exit handlers run and streams are flushed; modules are not torn down, and
@@ -190,6 +187,8 @@ def _leave(code: int) -> NoReturn:
         os.kill(os.getpid(), -code)
     if os.environ.get("ETT_FAST_EXIT") == "0":
         sys.exit(code)
+    if code == 0:
+        well()
     os._exit(code)
 
 

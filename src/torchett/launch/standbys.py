@@ -52,7 +52,7 @@ REHEARSAL = tuple(
     f"torchett.launch.rehearsal:{step}"
     for step in ("probe_instructions", "find_header", "walk_the_compiler")
 )
-OVER = b"."  # what a standby says when its script has ended well
+LEFT = b"."  # the last that is heard of a rank that ended well
 _LENGTH = struct.Struct("<I")
 _CGROUP = "/sys/fs/cgroup"
 _WEIGH_S = 5.0
@@ -81,9 +81,24 @@ def _exactly(control: socket.socket, size: int) -> bytes:
     return data
 
 
+class _Process(subprocess.Popen[bytes]):
+    """A standby's process, and then a rank's.
+
+    One that ended well has said so with its last breath. The kernel may take half a second more
+    to unpin its memory and take its context on the GPU apart: nobody waits for that.
+    """
+
+    control: socket.socket | None = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None and self.control is not None and _said_left(self.control):
+            self.returncode = 0
+        return super().poll()
+
+
 @dataclass(slots=True)
 class _Standby:
-    process: "subprocess.Popen[bytes]"
+    process: _Process
     control: socket.socket
     place: int  # the local rank it is meant for
 
@@ -102,7 +117,6 @@ class Standbys:
         self._size, self._preload, self._on_device = size, tuple(preload), on_device
         self._env = common(env)
         self._waiting: list[_Standby] = []
-        self._at_work: list[_Standby] = []
         self._lock = threading.Lock()
         self._closed = False
         self._heaviest = _USUAL_BYTES
@@ -139,18 +153,13 @@ class Standbys:
             try:
                 if standby.process.poll() is None:
                     send(standby.control, job)
-                    at_work = [s for s in self._at_work if s.process.poll() is None]
-                    self._at_work = [*at_work, standby]
+                    standby.process.control = standby.control
                     if os.geteuid() == 0:
                         os.setpriority(os.PRIO_PROCESS, standby.process.pid, 0)
                     return standby.process
             except OSError:
                 pass  # it died while it waited: the next one
             standby.process.kill()
-
-    def over(self) -> bool:
-        """Whether all scripts that run here now have come to their end, and said so."""
-        return bool(self._at_work) and all(map(_is_over, self._at_work))
 
     def weigh(self) -> None:
         """Note, now and then, what the waiting standbys hold in memory."""
@@ -177,21 +186,16 @@ class Standbys:
         if self._preload:
             command += [*(ON_DEVICE if self._on_device else ()), *REHEARSAL]
         env = self._env | {"ETT_PLACE": str(place)}
-        process = subprocess.Popen(
-            command, env=env, pass_fds=(theirs.fileno(),), start_new_session=True
-        )
+        process = _Process(command, env=env, pass_fds=(theirs.fileno(),), start_new_session=True)
         if spare and os.geteuid() == 0:  # only root can undo it when the standby is needed
             os.setpriority(os.PRIO_PROCESS, process.pid, 10)
         theirs.close()
         return _Standby(process, ours, place)
 
 
-def _is_over(standby: _Standby) -> bool:
-    ended = standby.process.poll()
-    if ended is not None:
-        return ended == 0
+def _said_left(control: socket.socket) -> bool:
     try:
-        return standby.control.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK) == OVER
+        return control.recv(1, socket.MSG_DONTWAIT) == LEFT
     except OSError:
         return False
 

@@ -29,6 +29,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, TypeVar
 
 from torchett.record import stage
+from torchett.startup.draws import draws
 from torchett.startup.shapes import map_tensors
 from torchett.startup.surroundings import (
     Surroundings,
@@ -134,7 +135,7 @@ class WarmUp:
         made = self._fast_batch() if callable(self._fast_batch) else self._fast_batch
         batch = map_tensors(lambda tensor: _marked(tensor, self._dynamic), made)
         before = generators()
-        drawn = rehearse(self._shadow, self._loss, batch)
+        drawn = draws(self._shadow, self._loss, batch)
         if "cpu" in drawn:
             self._later = lambda: self._run_kept(batch)
         else:
@@ -189,51 +190,6 @@ def shadow(model: Any) -> Any:
             module.require_backward_grad_sync = False
             module.require_forward_param_sync = False
     return made
-
-
-def rehearse(model: Any, loss: Callable[[Any, Any], Any], batch: Any) -> set[str]:
-    """The kinds of device whose generators `loss` draws from; on the CPU nothing is drawn.
-
-    Computes the loss once, eagerly: code that torch.compile meets under a dispatch mode would
-    never be compiled again, so compiling is off meanwhile (for all threads: it is a short while).
-    """
-    import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    drawn: set[str] = set()
-
-    class Drawing(Exception):  # noqa: N818  (a signal, not an error)
-        pass
-
-    class Watch(TorchDispatchMode):  # type: ignore[misc]
-        def __torch_dispatch__(
-            self, op: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            kwargs = kwargs or {}
-            if torch.Tag.nondeterministic_seeded in op.tags:
-                drawn.update(_drawn_by(op, args, kwargs))
-                if "cpu" in drawn:
-                    raise Drawing
-            return op(*args, **kwargs)
-
-    try:
-        with torch.no_grad(), torch.compiler.set_stance("force_eager"), Watch():
-            loss(model, batch)
-    except Drawing:
-        pass
-    return drawn
-
-
-def _drawn_by(op: Any, args: Any, kwargs: Any) -> set[str]:
-    """The kind of device whose own generator this call of a random operator draws from."""
-    import torch
-
-    given = dict(zip((a.name for a in op._schema.arguments), args, strict=False)) | kwargs
-    if given.get("generator") is not None or given.get("dropout_p") == 0.0:
-        return set()
-    tensors = [value for value in given.values() if isinstance(value, torch.Tensor)]
-    device = tensors[0].device if tensors else torch.device(given.get("device") or "cpu")
-    return {device.type}
 
 
 def _marked(tensor: Any, dims: tuple[int, ...]) -> Any:

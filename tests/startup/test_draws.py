@@ -1,0 +1,92 @@
+"""Which generators a loss draws from, and that the next attempt knows without trying."""
+
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from torchett.startup import draws as module
+from torchett.startup.draws import draws
+
+torch = pytest.importorskip("torch")
+
+
+def loss(model: Any, batch: Any) -> Any:
+    return model(batch["x"]).sum()
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """A line for each rehearsal."""
+    found: list[Any] = []
+    rehearse = module.rehearse
+
+    def counted(*args: Any) -> set[str]:
+        found.append(args)
+        return rehearse(*args)
+
+    monkeypatch.setattr(module, "rehearse", counted)
+    return found
+
+
+def model(dropout: float = 0.5) -> Any:
+    return torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(dropout))
+
+
+BATCH = {"x": torch.ones(3, 2)}
+
+
+@pytest.mark.parametrize(("dropout", "found"), [(0.0, set()), (0.5, {"cpu"})])
+def test_the_next_attempt_knows_without_trying(
+    dropout: float, found: set[str], tried: list[Any], tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("ETT_RUN", str(tmp_path))
+    for _ in range(3):
+        made = model(dropout)
+        before = torch.get_rng_state()
+        assert draws(made, loss, BATCH) == found
+        assert torch.equal(torch.get_rng_state(), before)
+    assert len(tried) == 1
+
+
+def test_another_model_shape_mode_or_loss_is_tried_anew(
+    tried: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ETT_RUN", str(tmp_path))
+    assert draws(model(), loss, BATCH) == {"cpu"}
+    assert draws(model(0.4), loss, BATCH) == {"cpu"}
+    assert draws(model().eval(), loss, BATCH) == set()
+    assert draws(model(), loss, {"x": torch.ones(4, 2)}) == {"cpu"}
+    assert draws(model(), partial(lambda model, batch: model(batch["x"])), BATCH) == {"cpu"}
+    assert len(tried) == 5
+
+
+def test_changed_code_is_tried_anew(
+    tried: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = tmp_path / "code.py"
+    code.write_text("")
+    monkeypatch.setitem(sys.modules, "the_code", SimpleNamespace(__file__=str(code)))
+    monkeypatch.setattr(loss, "__module__", "the_code")
+    monkeypatch.setenv("ETT_RUN", str(tmp_path))
+    for text, times in (("", 1), ("a change", 2)):
+        code.write_text(text)
+        os.utime(code, ns=(times, times))
+        for _ in range(2):
+            assert draws(model(), loss, BATCH) == {"cpu"}
+        assert len(tried) == times
+
+
+def test_without_a_run_nothing_is_kept(
+    tried: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ETT_RUN", raising=False)
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        assert draws(model(), loss, BATCH) == {"cpu"}
+    assert len(tried) == 2
+    assert not [*tmp_path.iterdir()]
