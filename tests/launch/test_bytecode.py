@@ -96,6 +96,28 @@ def test_many_cores_compile_ahead_and_only_once(
     assert bytecode.compile_ahead() is None
 
 
+GRANDCHILD = """
+import multiprocessing, sys
+def tell(_):
+    return sys.pycache_prefix, sys.dont_write_bytecode
+if __name__ == "__main__":
+    with multiprocessing.get_context("forkserver").Pool(1) as pool:
+        print(*pool.map(tell, [0])[0])
+"""
+
+
+def test_what_compiles_ahead_writes_nowhere_else_by_its_helpers_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From Python 3.12 on, compileall's helpers come from a forkserver."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    (tmp_path / "main.py").write_text(GRANDCHILD)
+    python, env = bytecode._interpreter(str(tmp_path / "kept"))
+    command = [*python, str(tmp_path / "main.py")]
+    said = subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout
+    assert said.split() == [str(tmp_path / "kept"), "False"]
+
+
 def test_few_cores_are_left_to_whoever_imports(
     image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,10 +45,23 @@ def compile_ahead() -> "subprocess.Popen[bytes] | None":
     if not packages or _has_bytecode(packages[0]):
         return None
     folders = [folder for spec in packages for folder in spec.submodule_search_locations or ()]
-    command = [sys.executable, "-I", "-X", f"pycache_prefix={sys.pycache_prefix}"]
-    command += ["-m", "compileall", "-qq", "-j", str(workers), "-x", _NEVER_IMPORTED, *folders]
+    python, env = _interpreter(sys.pycache_prefix)
+    command = [*python, "-m", "compileall", "-qq", "-j", str(workers), "-x", _NEVER_IMPORTED]
     quiet = subprocess.DEVNULL
-    return subprocess.Popen(command, stdout=quiet, stderr=quiet, start_new_session=True)
+    return subprocess.Popen(
+        [*command, *folders], env=env, stdout=quiet, stderr=quiet, start_new_session=True
+    )
+
+
+def _interpreter(folder: str) -> tuple[list[str], dict[str, str]]:
+    """A bare interpreter that keeps bytecode there, and so does whatever it starts.
+
+    By the environment: `-X pycache_prefix` does not reach the processes of a forkserver, which
+    compileall has since Python 3.12; they would write beside the sources.
+    """
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    env = {name: value for name, value in env.items() if not name.startswith("ETT_")}
+    return [sys.executable, "-s", "-P"], {**env, "PYTHONPYCACHEPREFIX": folder}
 
 
 def stop(ahead: "subprocess.Popen[bytes] | None") -> None:
