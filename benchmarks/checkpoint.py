@@ -271,8 +271,12 @@ def make_saver(name: str, work: Workload, folder: Path) -> Saver:
 
         def __init__(self) -> None:
             from torch_checkpointing import CheckpointManager
+            from torch_checkpointing.storage.filesystem import LocalFileSystemStorageConfig
 
-            self.manager = CheckpointManager(CheckpointManager.Config.with_async_save())
+            config = CheckpointManager.Config.with_async_save()
+            # Its direct I/O fails with EINVAL, on both machines of RESULTS.md.
+            config.storage_config = LocalFileSystemStorageConfig(use_direct_io=False)
+            self.manager = CheckpointManager(config)
             self.manager.prewarm_staging(work.state_dict())
             self.step = work.optimizer.step
             work.optimizer.step = self.locked  # type: ignore[method-assign]

@@ -9,10 +9,11 @@ command's start, and the moments at which the script's lines arrive.
     command ────── "step 0" ── … ── "step k−1" ✗ kill ─────── "step k′" ── … ── "digest" ── exit
     ├ Time to Start ┤                        ├ Time to Recover ┤                   ├ exit ┤
 
-Three starts a side. First: the local cache is empty, and so is the archive that `ett run` shares
-between jobs. Fresh node: the local cache is empty again, as on a node that never ran this job;
-the archive holds what the first job published. Warm: the node has run the job before. The third
-side has no first start of its own: it finds what the second published.
+Three starts a side. First: the local caches are empty, and so is the archive that `ett run` shares
+between jobs. Fresh node: they are empty again, as on a node that never ran this job; the archive
+holds what the first job published. Before each of the two, what Python has installed is taken out
+of the kernel's page cache. Warm: the node has run the job before. The third side has no first
+start of its own: it finds what the second published.
 """
 
 import os
@@ -20,6 +21,7 @@ import re
 import statistics
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from argparse import Namespace
@@ -73,8 +75,25 @@ def watch(command: Sequence[str], env: dict[str, str]) -> Job:
     return job
 
 
+def forget_installation() -> int:
+    """Have the kernel read the installed packages from the disk again; their files."""
+    files = 0
+    for folder, _, names in os.walk(sysconfig.get_paths()["purelib"]):
+        for name in names:
+            try:
+                fd = os.open(os.path.join(folder, name), os.O_RDONLY)
+            except OSError:
+                continue
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(fd)
+            files += 1
+    return files
+
+
 def train(side: str, args: Namespace, kills: int, cache: Path, shared: Path) -> Job:
-    """One job of `kills` kills on one side."""
+    """One job of `kills` kills on one side; without any, from a disk that was not read yet."""
+    if not kills:
+        forget_installation()
     steps = args.between * (kills + 1) if kills else 30
     with tempfile.TemporaryDirectory() as folder:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
@@ -158,6 +177,7 @@ def main() -> None:
         report.bars += [
             bar(f"{name}: fresh start", "≥ 2.5×", fresh, bool(fresh and fresh >= 2.5), "×"),
             bar(f"{name}: Time to Recover", "≥ 4×", won, bool(won and won >= 4), "×"),
+            bar(f"{name}: … in all", "≤ 3 s", row["recover_s"], (row["recover_s"] or 9) <= 3, "s"),
             bar(f"{name}: exit", "≤ 0.5 s", row["exit_s"], row["exit_s"] <= 0.5, "s"),
         ]
     report.show(args.json)
