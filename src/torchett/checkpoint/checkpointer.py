@@ -33,6 +33,7 @@ from torchett.checkpoint.schedule import Schedule
 from torchett.checkpoint.snapshots import Snapshots
 from torchett.checkpoint.standstill import all_stand_at, unlike_its_last_step
 from torchett.checkpoint.storage import open_storage, token
+from torchett.checkpoint.toll import Toll
 from torchett.checkpoint.trouble import Trouble
 from torchett.checkpoint.upload import Job, Outcome, Target
 from torchett.checkpoint.uploaders import ProcessUploader, ThreadUploader, Uploader
@@ -136,7 +137,7 @@ class Checkpointer:
             with self._turn:
                 met = self._meet()
                 self._prepare(met, state)
-                met.schedule.passed(step)
+                met.passed(step)
                 self._last = (step, state, metric)
                 if met.preemption.due(step):
                     self._save_just_in_time(met, step, state, metric)
@@ -146,6 +147,8 @@ class Checkpointer:
         except Exception as error:
             self._trouble.warn(f"checkpoint of step {step} failed: {type(error).__name__}: {error}")
         finally:
+            if self._met is not None:
+                self._met.goes_on()
             fence.forget()
 
     def save(
@@ -263,7 +266,8 @@ class Checkpointer:
     ) -> None:
         began = time.monotonic()
         self._decisions += 1
-        self._observe(met)
+        if met.toll is not None and not met.saves.busy:
+            met.toll.settle()
         said = met.ranks.decide(f"save/{self._decisions}", lambda: self._choose(met, must))
         if said == "later":
             met.schedule.defer(step)
@@ -274,9 +278,11 @@ class Checkpointer:
             self._snapshots.wait()
             self._saved_step = step
             met.schedule.saved()
+            if met.toll is not None:
+                met.toll.save_begins()
             copy = self._begin(met, step, state, metric, mark, int(generation))
-        if met.schedule.auto is not None:
-            met.blocked.append((self._decisions, time.monotonic() - began, copy))
+        if met.toll is not None:
+            met.toll.called(self._decisions, time.monotonic() - began, copy)
 
     def _choose(self, met: "_Met", must: bool) -> str:
         """On rank 0: whether to save now, and into which fresh place."""
@@ -408,17 +414,6 @@ class Checkpointer:
         except Exception as error:  # the store has gone with rank 0: the job is ending
             log.debug("torchett: %s, and nobody could be told: %s", said, error)
 
-    def _observe(self, met: "_Met") -> None:
-        """Before a save: what the last ones cost, the most over ranks, learned by rank 0."""
-        auto = met.schedule.auto
-        if auto is None:
-            return
-        for number, seconds in met.settle():
-            met.ranks.tell(f"blocked/{number}/{met.ranks.rank}", str(seconds))
-            if met.ranks.rank == 0:
-                told = (met.ranks.told(f"blocked/{number}/{r}") for r in range(met.ranks.size))
-                auto.observe_blocking(max(float(t) for t in told if t is not None))
-
     def _at_exit(self, pid: int) -> None:
         """A process that ends without `close`: what is on its way arrives, nothing is begun."""
         if os.getpid() == pid:
@@ -440,7 +435,8 @@ class _Met:
         self.uploader, self.history = uploader, history
         self.preemption = Preemption(ranks)
         self.pid = os.getpid()
-        self.blocked: list[tuple[int, float, Copy]] = []
+        self.toll = Toll(schedule.auto, ranks) if schedule.auto is not None else None
+        self._beside_save = False  # the step under way
         self._thread: ThreadUploader | None = None
 
     def by_thread(self, on_flushed: Callable[[int, str | None], None]) -> ThreadUploader:
@@ -449,8 +445,12 @@ class _Met:
             self._thread = ThreadUploader(on_flushed, self.ranks.group)
         return self._thread
 
-    def settle(self) -> list[tuple[int, float]]:
-        """(number, seconds) that saves have blocked this rank, call and fence together."""
-        found = [(number, seconds + copy.waited_s()) for number, seconds, copy in self.blocked]
-        self.blocked.clear()
-        return found
+    def passed(self, step: int) -> None:
+        """A step is over."""
+        took_s = self.schedule.passed(step)
+        if took_s is not None and self.toll is not None:
+            self.toll.step(took_s, self._beside_save)
+
+    def goes_on(self) -> None:
+        """The next step is under way."""
+        self._beside_save = self.saves.busy

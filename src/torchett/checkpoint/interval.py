@@ -14,6 +14,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean, stdev
 from typing import Any
 
 from torchett.checkpoint.failure_rate import FailureRate
@@ -151,6 +152,7 @@ _MOST_BLOCKED = 0.035
 _UPLOAD_SLACK = 1.1
 _HYSTERESIS = 0.2
 _REMEMBERED = 32
+_TELLING = 4  # saves from which on their slowdown is more than chance
 _ABSURD_S = 1e9
 
 
@@ -158,6 +160,7 @@ class AutoInterval:
     """The interval a job should keep, from what it has measured so far. Never raises.
 
     observe_blocking, observe_upload      each save; of all ranks the longest
+    observe_slowdown                      each save; of all ranks the mean
     observe_exposure                      time that went by without a failure
     observe_failure                       what an earlier attempt went through
     interval_s                            T, from the end of one save to the begin of the next
@@ -175,6 +178,7 @@ class AutoInterval:
         self._rate = FailureRate(prior_mtbf_s=max(prior_mtbf_s, _LEAST_S))
         self._max_loss_s = max_loss_s
         self._blocking: deque[float] = deque(maxlen=_REMEMBERED)
+        self._slowdowns: deque[float] = deque(maxlen=_REMEMBERED)
         self._uploads: deque[float] = deque(maxlen=_REMEMBERED)
         self._first: float | None = None  # of this process: it pays for what later saves find ready
         self._held_s: float | None = None
@@ -185,13 +189,18 @@ class AutoInterval:
                 log.warning("torchett: the interval begins anew: %s", error)
 
     def observe_blocking(self, seconds: float) -> None:
-        """A save has blocked training for so long: call, fence and slower steps together."""
+        """A save has blocked training for so long, by its call and at the fence."""
         if not _is_duration(seconds):
             return
         if self._first is None:
             self._first = seconds
         else:
             self._blocking.append(seconds)
+
+    def observe_slowdown(self, seconds: float) -> None:
+        """The steps beside a save took longer than others by so much; or less, by chance."""
+        if _is_duration(abs(seconds)):
+            self._slowdowns.append(seconds)
 
     def observe_upload(self, seconds: float) -> None:
         """A checkpoint was durable so long after the save had ceased to block."""
@@ -216,8 +225,17 @@ class AutoInterval:
 
     @property
     def blocking_s(self) -> float | None:
-        """What a save blocks, on average over the last ones; None before the first."""
-        return sum(self._blocking) / len(self._blocking) if self._blocking else self._first
+        """What a save costs training, on average over the last ones; None before the first."""
+        blocked_s = fmean(self._blocking) if self._blocking else self._first
+        return None if blocked_s is None else blocked_s + self.slowdown_s
+
+    @property
+    def slowdown_s(self) -> float:
+        """What a save slows steps down, as far as that is more than chance."""
+        if len(self._slowdowns) < _TELLING:
+            return 0.0
+        error_s = stdev(self._slowdowns) / math.sqrt(len(self._slowdowns))
+        return max(0.0, fmean(self._slowdowns) - error_s)
 
     def interval_s(self) -> float:
         """Seconds to train until the next save begins."""
@@ -236,6 +254,7 @@ class AutoInterval:
         return {
             "rate": self._rate.to_json(),
             "blocking_s": blocking_s,
+            "slowdown_s": [*self._slowdowns],
             "upload_s": [*self._uploads],
             "held_s": self._held_s,
         }
@@ -244,8 +263,11 @@ class AutoInterval:
         rate = self._rate.recalling(state["rate"])
         blocking = [float(s) for s in state["blocking_s"]]
         uploads = [float(s) for s in state["upload_s"]]
+        slowdowns = [float(s) for s in state.get("slowdown_s", ())]
         held = state["held_s"]
         held = None if held is None else float(held)
+        if not all(_is_duration(abs(s)) for s in slowdowns):
+            raise ValueError(f"expected durations, found {state!r}")
         if not all(_is_duration(s) for s in (*blocking, *uploads)) or not (
             held is None or held > 0
         ):
@@ -253,6 +275,7 @@ class AutoInterval:
         self._rate, self._held_s = rate, held
         self._blocking.extend(blocking)
         self._uploads.extend(uploads)
+        self._slowdowns.extend(slowdowns)
 
     def _clamped(self, interval_s: float) -> float:
         """Within what the user would lose at most, but not faster than uploads go through."""

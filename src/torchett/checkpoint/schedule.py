@@ -51,13 +51,15 @@ class Schedule:
         self._step_s: list[float] = []
         self._last: tuple[int, float] | None = None
 
-    def passed(self, step: int) -> None:
-        """A step is over: remember how long it took."""
-        now = time.monotonic()
+    def passed(self, step: int) -> float | None:
+        """A step is over: remember how long it took, and say so if that is known."""
+        now, took_s = time.monotonic(), None
         if self._last is not None and step > self._last[0]:
-            self._step_s.append((now - self._last[1]) / (step - self._last[0]))
+            took_s = (now - self._last[1]) / (step - self._last[0])
+            self._step_s.append(took_s)
             del self._step_s[:-20]
         self._last = (step, now)
+        return took_s
 
     def step_s(self) -> float:
         """The median time of the last steps; 0 if it is not known."""

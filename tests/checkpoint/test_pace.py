@@ -1,0 +1,109 @@
+"""What saves cost the steps beside them, and that it lengthens the interval."""
+
+import random
+from statistics import fmean
+
+import pytest
+
+from torchett.checkpoint.interval import AutoInterval, optimum_s
+from torchett.checkpoint.pace import Pace
+from torchett.checkpoint.toll import Toll
+
+
+def feed(pace: Pace, plain: list[float], beside: list[float]) -> None:
+    for seconds in plain:
+        pace.step(seconds, False)
+    pace.save_begins()
+    for seconds in beside:
+        pace.step(seconds, True)
+
+
+def test_the_excess_of_the_steps_beside_it_less_what_it_blocked() -> None:
+    pace = Pace()
+    feed(pace, [0.020] * 10, [0.027, 0.026, 0.028])
+    assert pace.slowdown_s(0.005) == pytest.approx(0.021 - 0.005)
+
+
+def test_a_step_that_is_long_for_a_reason_of_its_own_counts_as_two() -> None:
+    pace = Pace()
+    feed(pace, [0.02] * 10 + [60.0], [0.02, 30.0, 0.02])
+    assert pace.slowdown_s(0.0) == pytest.approx(0.02, rel=0.2)
+
+
+def test_nothing_is_known_before_there_were_steps_without_a_save() -> None:
+    pace = Pace()
+    feed(pace, [0.02] * 7, [0.03])
+    assert pace.slowdown_s(0.0) is None
+
+
+def test_noise_is_no_slowdown_and_a_slowdown_is_found_in_noise() -> None:
+    for slower, low, high in ((0.0, 0.0, 0.012), (0.004, 0.06, 0.1)):
+        found = []
+        for seed in range(40):
+            dice, pace, auto = random.Random(seed), Pace(), AutoInterval()
+            auto.observe_blocking(0.001)
+            for _ in range(16):
+                feed(
+                    pace,
+                    [dice.gauss(0.02, 0.002) for _ in range(50)],
+                    [dice.gauss(0.02 + slower, 0.002) for _ in range(20)],
+                )
+                told = pace.slowdown_s(0.0)
+                assert told is not None
+                auto.observe_slowdown(told)
+            found.append(auto.slowdown_s)
+        assert low <= fmean(found) <= high
+
+
+def test_what_slows_steps_down_is_done_less_often_and_the_next_attempt_knows() -> None:
+    auto = AutoInterval(prior_mtbf_s=1000.0)
+    for _ in range(8):
+        auto.observe_blocking(0.01)
+        auto.observe_slowdown(0.49)
+    assert auto.blocking_s == pytest.approx(0.5)
+    assert auto.interval_s() == pytest.approx(optimum_s(0.5, auto.mtbf_s))
+    following = AutoInterval(prior_mtbf_s=1000.0, state=auto.to_json())
+    assert following.blocking_s == pytest.approx(0.5)
+    older = {key: value for key, value in auto.to_json().items() if key != "slowdown_s"}
+    assert AutoInterval(state=older).blocking_s == pytest.approx(0.01)
+
+
+class FakeRanks:
+    """Two ranks; the other has told its costs already."""
+
+    rank, size = 0, 2
+
+    def __init__(self) -> None:
+        self.said = {"cost/1/1": "[0.5, 0.1]"}
+
+    def tell(self, key: str, value: str) -> None:
+        self.said[key] = value
+
+    def told(self, key: str) -> str | None:
+        return self.said.get(key)
+
+
+class Copied:
+    def wait(self) -> None: ...
+
+    def release(self) -> None: ...
+
+    def waited_s(self) -> float:
+        return 0.05
+
+
+def test_rank_0_keeps_the_longest_block_and_the_mean_slowdown() -> None:
+    auto, ranks = AutoInterval(), FakeRanks()
+    toll = Toll(auto, ranks)  # type: ignore[arg-type]
+    toll.settle()
+    assert auto.blocking_s is None
+    for _ in range(10):
+        toll.step(1.0, False)
+    toll.save_begins()
+    toll.called(1, 0.25, Copied())
+    toll.step(1.5, True)
+    toll.step(1.3, True)
+    toll.settle()
+    toll.settle()
+    assert auto.blocking_s == 0.5
+    assert [*auto._slowdowns] == [pytest.approx((0.5 + 0.1) / 2)]
