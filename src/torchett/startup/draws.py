@@ -27,8 +27,11 @@ def draws(model: Any, loss: Callable[[Any, Any], Any], batch: Any) -> set[str]:
         return set(json.loads(kept.read_bytes()))
     drawn = rehearse(model, loss, batch)
     if kept is not None:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(kept, json.dumps(sorted(drawn)).encode(), durable=False)
+        try:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(kept, json.dumps(sorted(drawn)).encode(), durable=False)
+        except OSError as error:
+            log.debug("torchett: draws are not kept: %s", error)
     return drawn
 
 
