@@ -115,20 +115,22 @@ class Checkpoints:
         draft.rename(draft.with_suffix(""))
         _sync_folder(self.folder)
         self.on_durable(step)
-        for old in self._complete()[:-KEEP]:
+        for old in complete(self.folder)[:-KEEP]:
             shutil.rmtree(old)
-
-    def _complete(self) -> list[Path]:
-        return sorted(
-            path
-            for path in self.folder.glob("step-*")
-            if path.suffix != ".tmp" and (path / ".metadata").exists()
-        )
 
     def _newest_without_leftovers(self) -> Path | None:
         for leftover in self.folder.glob("step-*.tmp"):
             shutil.rmtree(leftover)
-        return next(reversed(self._complete()), None)
+        return next(reversed(complete(self.folder)), None)
+
+
+def complete(folder: Path) -> list[Path]:
+    """The checkpoints there, oldest first."""
+    return sorted(
+        path
+        for path in folder.glob("step-*")
+        if path.suffix != ".tmp" and (path / ".metadata").exists()
+    )
 
 
 def _sync_folder(folder: Path) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from common.checkpoints import Checkpoints
+from common.checkpoints import Checkpoints, complete
 
 import torchett as ett
 
@@ -15,6 +15,10 @@ class StockCheckpointer:
         self.folder, self.every = folder, every
         self.checkpoints: Checkpoints | None = None
         self.last_step = -1
+
+    def expected_step(self) -> int:
+        newest = complete(self.folder)[-1:]
+        return int(newest[0].name.removeprefix("step-")) + 1 if newest else 0
 
     def restore(self, state: dict[str, Any]) -> int:
         with ett.stage("checkpoint_restore"):

@@ -8,6 +8,7 @@ For example, with a failure and a restart on the way:
 
 import sys
 from argparse import Namespace
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -87,14 +88,19 @@ def main() -> None:
     every = "auto" if args.without.isdisjoint(("checkpoints", "interval")) else args.save_every
     saver = StockCheckpointer if "checkpoints" in args.without else ett.Checkpointer
     checkpoints = saver(args.checkpoint_dir, every, mtbf_s=args.mtbf)  # begins to read the newest
+    expected = checkpoints.expected_step()  # so that the loader can begin before there is a model
     plan = ett.Plan(seed=args.seed)
 
     @plan.stage("device_init", runs="main")
     def device() -> torch.device:
         return set_up_device(world)
 
-    @plan.stage("train_module_creation", after=[device])
-    def built(device: torch.device) -> tuple[DLRM, AdamW]:
+    @plan.stage("preproc_creation", runs="main", after=[device])  # forks before threads are busy
+    def loading(device: torch.device) -> Iterator[Clicks]:
+        return iter(build_loader(args, world, device, range(expected, args.steps)))
+
+    @plan.stage("train_module_creation", after=[device, loading])
+    def built(device: torch.device, _: object) -> tuple[DLRM, AdamW]:
         return build_model(args, device)
 
     @plan.stage("process_group_init", runs="main", after=[device])
@@ -102,7 +108,7 @@ def main() -> None:
         join_process_group(world, device)
 
     ready = plan.run(overlap="plan" not in args.without)
-    device, (model, optimizer) = ready.device, ready.built
+    device, batches, (model, optimizer) = ready.device, ready.loading, ready.built
     with ett.stage("train_module_creation"):
         runner = parallel(args, world, model)
     warm = None
@@ -111,13 +117,13 @@ def main() -> None:
         warm = ett.warm_up(runner, partial(loss_of, device=device), fast_batch=batch)
     state = {"model": model, "optimizer": optimizer}
     first_step = checkpoints.restore(state)
-    with ett.stage("preproc_creation"):
-        loader = build_loader(args, world, device, range(first_step, args.steps))
+    if first_step != expected:  # the newest checkpoint was damaged
+        batches = iter(build_loader(args, world, device, range(first_step, args.steps)))
     faults.in_start_up()
     if world.rank == 0:
         print(f"at step {first_step} of {args.steps} on {world.size} × {device.type}", flush=True)
 
-    batches = loader if warm is None else warm.then(loader)
+    batches = batches if warm is None else warm.then(batches)
     for step, batch in enumerate(ett.steps(batches, start=first_step), start=first_step):
         faults.at_step(step)
         loss = loss_of(runner, batch, device)

@@ -163,3 +163,18 @@ def test_it_all_lands_in_the_flight_record(tmp_path: Path) -> None:
     assert {"checkpoint_restore", "checkpoint_blocked", "final_checkpoint"} <= set(accounts)
     assert {c.step for c in reader.history().checkpoints} == {1, 3, 4}
     assert "x-checkpoint_upload" not in accounts  # in the background: it takes no time
+
+
+def test_the_step_to_come_is_known_before_there_is_a_model(tmp_path: Path) -> None:
+    assert Checkpointer(tmp_path / "none", every=1).expected_step() == 0
+    training = Training()
+    with Checkpointer(tmp_path / "a", every=10**9, keep=3) as ckpt:
+        for step in (3, 7):
+            training.step()
+            ckpt.save(step, training.state, wait=True)
+    later = Checkpointer(tmp_path / "a", every=1)
+    assert later.expected_step() == 8
+    for file in (tmp_path / "a").glob("step-00000007/*.distcp"):
+        file.write_bytes(file.read_bytes()[:-1])
+    assert later.expected_step() == 8  # which is why one compares
+    assert Checkpointer(tmp_path / "a", every=1).restore(Training().state) == 4

@@ -102,6 +102,15 @@ class Checkpointer:
 
     # What a loop calls -----------------------------------------------------------------------
 
+    def expected_step(self) -> int:
+        """What `restore` will say if the newest checkpoint is good; known before there is a model.
+
+        For a loader that is to begin early. Compare it with what `restore` did say.
+        """
+        found = [entry for storage in self._tiers for entry in entries(storage)]
+        steps = [entry.step for entry in found if entry.manifest is not None]
+        return max(steps, default=-1) + 1
+
     def restore(
         self, state: MutableMapping[str, Any], *, skip: Collection[str] = (), strict: bool = True
     ) -> int:
