@@ -51,7 +51,8 @@ def check(found: dict[str, Any]) -> None:
                     "teardown", "detect"):  # fmt: skip
         assert found["accounts"][account] > 0, account
     # The group may form while the model is made: then no instant of the ledger is its alone.
-    assert found["planned"] == {"device_init", "train_module_creation", "process_group_init"}
+    planned = {"device_init", "preproc_creation", "train_module_creation", "process_group_init"}
+    assert found["planned"] == planned
     # Who restarts at once leaves no gap: the next attempt's launcher_init begins there.
     assert {"restart_gap", "launcher_init"} & set(found["accounts"])
     assert "notes" not in found
