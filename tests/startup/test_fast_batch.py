@@ -438,3 +438,22 @@ def test_what_cannot_be_made_up_is_refused_with_one_line() -> None:
         synthetic_like({"type": "os:system", "fields": {}})
     with pytest.raises(ValueError, match="expected a batch's shapes, found 'shape'"):
         synthetic_like({"shape": [1]})
+
+
+class Loader:
+    """As a DataLoader with workers looks; it forks none."""
+
+    num_workers = 1
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([1, 2])
+
+
+def test_a_loader_that_would_fork_beside_the_compile_is_told_of(
+    compiles: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    for batches, told in ((iter(Loader()), False), (Loader(), True)):
+        torch._dynamo.reset()
+        warm = warm_up(torch.compile(Net(), backend=slow), loss, fast_batch=batch())
+        assert next(warm.then(batches)) == 1
+        assert ("begin it before the warm-up" in caplog.text) is told

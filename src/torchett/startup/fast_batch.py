@@ -4,6 +4,7 @@
     with       │ first batch ┄┄┄┄┄┄┄┄ │ step 0
                │ compile on a fast one ─── │                        hidden, in the background
 
+    batches = iter(loader)            # first: a lock that a thread holds stays shut in a fork
     with ett.warm_up(model, loss, fast_batch=ett.synthetic_like(shapes)):
         first = next(batches)         # leaving the block waits for the compile
 
@@ -113,8 +114,15 @@ class WarmUp:
     def then(self, batches: Iterable[T]) -> Iterator[T]:
         """The batches; the first is fetched, and handed out once the compile is over.
 
-        for batch in ett.steps(warm.then(loader)): …
+        for batch in ett.steps(warm.then(batches)): …
         """
+        workers: int = getattr(batches, "num_workers", 0)
+        if workers and self._thread is not None and self._thread.is_alive():
+            log.warning(
+                "torchett: a loader forks %d workers while a thread compiles, which may hang:"
+                " begin it before the warm-up, by iter(loader)",
+                workers,
+            )
         for batch in batches:
             self.join()
             yield batch
