@@ -174,10 +174,11 @@ def main() -> None:
     report.sheets = [Sheet("seconds (wall)", columns, [stock, *ours, *ratios])]
     for row, ratio in zip(ours, ratios, strict=True):
         name, won, fresh = row["side"], ratio.get("recover_s"), ratio.get("fresh_start_s")
+        recover_s = row["recover_s"] or float("inf")
         report.bars += [
             bar(f"{name}: fresh start", "≥ 2.5×", fresh, bool(fresh and fresh >= 2.5), "×"),
             bar(f"{name}: Time to Recover", "≥ 4×", won, bool(won and won >= 4), "×"),
-            bar(f"{name}: … in all", "≤ 3 s", row["recover_s"], (row["recover_s"] or 9) <= 3, "s"),
+            bar(f"{name}: … in seconds", "≤ 3 s", recover_s, recover_s <= 3, "s"),
             bar(f"{name}: exit", "≤ 0.5 s", row["exit_s"], row["exit_s"] <= 0.5, "s"),
         ]
     report.show(args.json)

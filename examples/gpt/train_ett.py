@@ -118,6 +118,8 @@ def main() -> None:
     state = {"model": model, "optimizer": optimizer}
     first_step = checkpoints.restore(state)
     if first_step != expected:  # the newest checkpoint was damaged
+        if warm is not None:
+            warm.join()  # nothing is forked beside a compile
         batches = iter(build_loader(args, world, device, range(first_step, args.steps)))
     faults.in_start_up()
     if world.rank == 0:
