@@ -13,7 +13,7 @@ Three starts a side. First: the local caches are empty, and so is the archive th
 between jobs. Fresh node: they are empty again, as on a node that never ran this job; the archive
 holds what the first job published. Before each of the two, what Python has installed is taken out
 of the kernel's page cache. Warm: the node has run the job before. The third side has no first
-start of its own: it finds what the second published.
+start of its own, unless the second is left out: it finds what that published.
 """
 
 import os
@@ -42,6 +42,7 @@ class Job:
 
     start_s: float = 0.0
     recover_s: list[float] = field(default_factory=list)
+    resumed_at: list[int] = field(default_factory=list)  # 0: there was no checkpoint yet
     exit_s: float = 0.0
     code: int = 0
     output: list[str] = field(default_factory=list)
@@ -69,6 +70,7 @@ def watch(command: Sequence[str], env: dict[str, str]) -> Job:
                 job.start_s = now - began
             elif step < expected:  # it resumed from a checkpoint
                 job.recover_s.append(now - last)
+                job.resumed_at.append(step)
             expected, last = step + 1, now
         job.code = running.wait()
     job.exit_s = time.monotonic() - over
@@ -118,15 +120,16 @@ def train(side: str, args: Namespace, kills: int, cache: Path, shared: Path) -> 
 
 def measure(side: str, args: Namespace, caches: Path) -> Row:
     """Starts, recoveries and exit of one side."""
-    order = (STOCK, SAME, LEVERS).index(side)
-    home, fresh, shared = caches / f"home-{order}", caches / f"fresh-{order}", caches / "shared"
-    first = train(side, args, 0, home, shared) if side != LEVERS else None
+    order, shared = (STOCK, SAME, LEVERS).index(side), caches / "shared"
+    home, fresh = caches / f"home-{order}", caches / f"fresh-{order}"
+    first = train(side, args, 0, home, shared) if not shared.exists() else None
     # To torchrun every node is fresh that has an empty cache, the first one too.
-    on_fresh = train(side, args, 0, fresh, shared) if first is None or side == SAME else first
+    on_fresh = train(side, args, 0, fresh, shared) if first is None or side != STOCK else first
     warm = train(side, args, args.kills, home if first else fresh, shared)
     jobs = [job for job in (first, on_fresh, warm) if job is not None]
     for job in jobs:
-        times = ", ".join(f"{t:.2f}" for t in job.recover_s)
+        resumed = zip(job.recover_s, job.resumed_at, strict=True)
+        times = ", ".join(f"{t:.2f} (at step {step})" for t, step in resumed)
         said = f"{side}: start {job.start_s:.2f} s, recover [{times}] s, exit {job.exit_s:.2f} s"
         print(said, file=sys.stderr, flush=True)
         if job.code:
@@ -141,6 +144,7 @@ def measure(side: str, args: Namespace, caches: Path) -> Row:
         "recoveries": len(warm.recover_s),
         "exit_s": statistics.median(job.exit_s for job in jobs),
         "all_recover_s": warm.recover_s,
+        "resumed_at": warm.resumed_at,
     }
 
 
@@ -151,15 +155,14 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--standby-device", action="store_true", help="as `ett run`'s")
-    parser.add_argument("--same-script", action="store_true", help="leave the third side out")
+    parser.add_argument("--sides", nargs="+", choices=(SAME, LEVERS), default=(SAME, LEVERS))
     # Failures come hours apart; here far enough that a standby is ready again.
     parser.add_argument("--between", type=int, default=600, help="steps from kill to kill")
     args = parser.parse_args()
     if args.quick:
         args.kills = 3
     with tempfile.TemporaryDirectory() as caches:
-        sides = (STOCK, SAME) if args.same_script else (STOCK, SAME, LEVERS)
-        stock, *ours = (measure(side, args, Path(caches)) for side in sides)
+        stock, *ours = (measure(side, args, Path(caches)) for side in (STOCK, *args.sides))
     keys = ("first_start_s", "fresh_start_s", "warm_start_s", "recover_s", "worst_s", "exit_s")
     ratios: list[Row] = [
         {"side": f"torchrun ÷ {row['side']}"}

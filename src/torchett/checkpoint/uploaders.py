@@ -1,4 +1,4 @@
-"""Who uploads: a process of its own beside each rank, or a thread where there is no group.
+"""Who uploads: a process of its own beside each rank, or a thread where one rank has no GPU.
 
 The process maps the arena, so a job costs the trainer a small message. It begins with the first
 step (its imports would hold up a start-up that is short of cores), forms a gloo group with the
@@ -102,6 +102,8 @@ class ProcessUploader:
     def _begin(self) -> None:
         ours, theirs = socket.socketpair()
         env = {**os.environ, "ETT_DISABLE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+        if sys.pycache_prefix is not None:  # where this process found its bytecode
+            env["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
         command = [sys.executable, "-m", "torchett.checkpoint.upload_process", str(theirs.fileno())]
         self._process = subprocess.Popen(
             command, pass_fds=(theirs.fileno(),), env=env, stdin=subprocess.DEVNULL
