@@ -6,12 +6,14 @@ Every side runs DistributedModelParallel on an EmbeddingCollection of as many ta
 `ett run --audit`, one after the other within each round. What is compared: collectives (those that
 object collectives are made of counted one by one), the time in object collectives with waiting for
 peers split off, the time of DistributedModelParallel itself, and the shard metadata of every table
-on every rank, which must be equal to stock's to the letter.
+on every rank, which must be equal to stock's to the letter. On all sides what was imported is frozen
+first, as a standby of `ett run` does: else a collection of it, 150 ms of CPU, falls into any call.
 
 Needs TorchRec: pip install --no-deps torchrec fbgemm-gpu-cpu, in versions that fit your torch, and
 torchmetrics tensordict pyre-extensions tqdm iopath.
 """
 
+import gc
 import hashlib
 import importlib.util
 import json
@@ -91,6 +93,8 @@ def worker(args: Namespace) -> None:
             levers.enter_context(local_shard_metadata())
         if args.side == "both":
             plans = levers.enter_context(cached_sharding_plans(args.plans))
+        gc.collect()
+        gc.freeze()
         dist.barrier()
         leaves = 0
         began, cpu = time.perf_counter(), time.process_time()
