@@ -6,8 +6,8 @@ Every side runs DistributedModelParallel on an EmbeddingCollection of as many ta
 `ett run --audit`, one after the other within each round. What is compared: collectives (those that
 object collectives are made of counted one by one), the time in object collectives with waiting for
 peers split off, the time of DistributedModelParallel itself, and the shard metadata of every table
-on every rank, which must be equal to stock's to the letter. On all sides what was imported is frozen
-first, as a standby of `ett run` does: else a collection of it, 150 ms of CPU, falls into any call.
+on every rank, which must be equal to stock's to the letter. On all sides what was imported is
+frozen first, as a standby of `ett run` does: else a collection of it, 150 ms, falls into any call.
 
 Needs TorchRec: pip install --no-deps torchrec fbgemm-gpu-cpu, in versions that fit your torch, and
 torchmetrics tensordict pyre-extensions tqdm iopath.

@@ -45,6 +45,7 @@ PRELOAD = (
     "torchett.compile.session",
     "torchett.compile.watch",
     "torchett.compile.pins",
+    "torchett.launch.instructions:ask_for_the_best",
     "torchett.launch.rehearsal:hash_sources",
 )
 ON_DEVICE = ("torchett.launch.on_device:take_place", "torchett.launch.on_device:wake_triton")

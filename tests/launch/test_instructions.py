@@ -1,0 +1,57 @@
+"""The CPU's vector instructions: the best that work, found with no more compiles than needed."""
+
+import pytest
+
+from torchett.launch.instructions import ask_for_the_best
+
+cpu_vec_isa = pytest.importorskip("torch._inductor.cpu_vec_isa")
+
+
+class Instructions:
+    """A set of instructions as torch knows it: true if a library of it was built and loaded."""
+
+    def __init__(self, name: str, works: bool) -> None:
+        self.name, self.works, self.tried = name, works, 0
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __bool__(self) -> bool:
+        self.tried += 1
+        return self.works
+
+
+@pytest.fixture
+def sets(monkeypatch: pytest.MonkeyPatch) -> dict[str, Instructions]:
+    """What a machine without amx has; the compiler knows nothing of vnni."""
+    works = {"amx_tile": True, "avx512 avx512_vnni": False, "avx512": True, "avx2": True}
+    made = {name: Instructions(name, good) for name, good in works.items()}
+    monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr(cpu_vec_isa, "supported_vec_isa_list", [*made.values()])
+    monkeypatch.setattr(cpu_vec_isa, "x86_isa_checker", lambda: ["avx2", "avx512", "avx512_vnni"])
+    theirs = cpu_vec_isa.valid_vec_isa_list
+    theirs.cache_clear()
+    monkeypatch.setattr(cpu_vec_isa, "valid_vec_isa_list", theirs)
+    ask_for_the_best()
+    yield made
+    theirs.cache_clear()
+
+
+def test_torch_tries_from_the_best_on_until_one_works(sets: dict[str, Instructions]) -> None:
+    for _ in range(2):
+        assert cpu_vec_isa.pick_vec_isa() is sets["avx512"]
+    assert [one.tried for one in sets.values()] == [0, 1, 1, 0]
+
+
+def test_who_asks_for_lesser_instructions_gets_them(
+    sets: dict[str, Instructions], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
+    assert cpu_vec_isa.pick_vec_isa() is sets["avx2"]
+
+
+def test_a_machine_whose_compiler_knows_none_has_none(sets: dict[str, Instructions]) -> None:
+    for one in sets.values():
+        one.works = False
+    assert str(cpu_vec_isa.pick_vec_isa()) == "INVALID_VEC_ISA"
