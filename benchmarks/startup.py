@@ -31,6 +31,8 @@ from pathlib import Path
 
 from _table import Column, Report, Row, Sheet, bar, options
 
+from torchett.bench.side import make_header
+
 ROOT = Path(__file__).resolve().parents[1]
 STEP = re.compile(r"step (\d+) loss")
 STOCK, SAME, LEVERS = "torchrun", "ett run", "ett run, train_ett.py"
@@ -161,6 +163,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.quick:
         args.kills = 3
+    if not args.standby_device:
+        make_header()
     with tempfile.TemporaryDirectory() as caches:
         stock, *ours = (measure(side, args, Path(caches)) for side in (STOCK, *args.sides))
     keys = ("first_start_s", "fresh_start_s", "warm_start_s", "recover_s", "worst_s", "exit_s")
