@@ -20,6 +20,32 @@ else:  # their bases do nothing, and take 5 ms of every process to import
     Loader = MetaPathFinder = object
 
 Told = Callable[[str, int, int], None]
+COSTLY_NS = 1_000_000  # imports shorter than this are not worth a span
+_JOINED_NS = 2_000_000  # imports closer than this are told as one
+_MOST_SPANS, _MOST_COSTS, _SLOWEST = 60, 1000, 8
+
+
+class Waiting:
+    """Imports that wait for the record to be opened."""
+
+    def __init__(self) -> None:
+        self.spans: list[tuple[int, int]] = []
+        self._costs: list[tuple[int, str]] = []
+
+    def add(self, name: str, t0: int, t1: int, *, apart: bool) -> None:
+        """Keep an import; `apart`: something lies between it and the one before."""
+        if len(self._costs) < _MOST_COSTS:
+            self._costs.append((t1 - t0, name))
+        spans = self.spans
+        if spans and t0 - spans[-1][1] < _JOINED_NS and not apart:
+            spans[-1] = spans[-1][0], t1
+        elif len(spans) < _MOST_SPANS:
+            spans.append((t0, t1))
+
+    def slowest(self) -> dict[str, float]:
+        """The modules that took longest, and their seconds."""
+        slowest = sorted(self._costs, reverse=True)[:_SLOWEST]
+        return {name: round(ns / 1e9, 3) for ns, name in slowest}
 
 
 class Imports(MetaPathFinder):

@@ -15,7 +15,7 @@ from typing import Any
 
 from torchett.record import api
 from torchett.record.clock import now_ns
-from torchett.record.hooks.imports import Imports
+from torchett.record.hooks.imports import COSTLY_NS, Imports, Waiting
 from torchett.record.hooks.loop import Loop
 from torchett.record.hooks.pen import Pen
 from torchett.record.hooks.saves import Saves
@@ -23,12 +23,8 @@ from torchett.record.hooks.settled import ALIKE, LONG_NS, Settled
 from torchett.record.recorder import Recorder, Silent
 
 log = logging.getLogger("torchett")
-_COSTLY_NS = 1_000_000  # imports shorter than this are not worth a span
-_JOINED_NS = 2_000_000  # imports closer than this are told as one
 _BRIDGED_NS = 10_000_000_000  # from the last module to the optimizer: moved, wrapped, sharded
-_MOST = 60
 _LEARNED = 64  # steps after which a loop has shown how it evaluates
-_SLOWEST = 8
 _me = threading.get_ident
 
 
@@ -58,8 +54,7 @@ class Watcher:
         self._iterator_ns = 0  # spent on making an iterator whose first batch is not here yet
         self._models_since = self._models_until = 0
         self._made = 0  # optimizers being made
-        self._import_spans: list[tuple[int, int]] = []
-        self._import_costs: list[tuple[int, str]] = []
+        self._waiting = Waiting()
         self._optimizer: Callable[[], Any] | None = None
         self._boarded_ns = now_ns()
 
@@ -117,12 +112,11 @@ class Watcher:
             self._imports.stop()
             return
         self.pen.follow(recorder)
-        for t0, t1 in self._import_spans:
+        waiting, self._waiting = self._waiting, Waiting()
+        for t0, t1 in waiting.spans:
             self.pen.span("imports", t0, t1)
-        self._import_spans.clear()
-        slowest = sorted(self._import_costs, reverse=True)[:_SLOWEST]
-        if slowest:
-            recorder.note("imports", {name: round(ns / 1e9, 3) for ns, name in slowest})
+        if slowest := waiting.slowest():
+            recorder.note("imports", slowest)
         atexit.register(self._finish, os.getpid())
 
     def _finish(self, pid: int) -> None:
@@ -173,18 +167,12 @@ class Watcher:
     # The start-up ----------------------------------------------------------------------------
 
     def _imported(self, name: str, t0: int, t1: int) -> None:
-        if self.off or t1 - t0 < _COSTLY_NS:
+        if self.off or t1 - t0 < COSTLY_NS:
             return
         if self.pen.recorder is not None:
             self.pen.span("imports", t0, t1)
-            return
-        if len(self._import_costs) < 1000:
-            self._import_costs.append((t1 - t0, name))
-        spans = self._import_spans
-        if spans and t0 - spans[-1][1] < _JOINED_NS and not self._models_since:
-            spans[-1] = spans[-1][0], t1
-        elif len(spans) < _MOST:
-            spans.append((t0, t1))
+        else:
+            self._waiting.add(name, t0, t1, apart=bool(self._models_since))
 
     def model_made(self) -> None:
         """A module is being made; one that is made by an import is part of that."""
@@ -255,7 +243,7 @@ class Watcher:
     def prepared(self, t0: int) -> None:
         """A loader or a dataset was made."""
         t1 = now_ns()
-        if not self.off and not self.loop.backwards and t1 - t0 >= _COSTLY_NS:
+        if not self.off and not self.loop.backwards and t1 - t0 >= COSTLY_NS:
             self.pen.span("preproc_creation", t0, t1)
 
     # The loop --------------------------------------------------------------------------------
