@@ -184,12 +184,12 @@ def test_the_step_to_come_is_known_before_there_is_a_model(tmp_path: Path) -> No
 def test_beside_a_gpu_one_rank_uploads_in_a_process_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_gpu: bool
 ) -> None:
-    monkeypatch.setattr("torch.cuda.is_initialized", lambda: on_gpu)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: on_gpu)
     monkeypatch.setattr("sys.pycache_prefix", str(tmp_path / "bytecode"))
     model = torch.nn.Linear(4, 4)
     ckpt = Checkpointer(tmp_path / "checkpoints", every=1)
     ckpt.restore({"model": model})
-    monkeypatch.setattr("torch.cuda.is_initialized", lambda: False)  # there is none to copy from
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)  # there is none to copy from
     ckpt.step(0, {"model": model})
     assert (ckpt.upload_pid is not None) is on_gpu
     if on_gpu:  # and finds the bytecode that its trainer found

@@ -254,7 +254,7 @@ class Checkpointer:
         import torch
 
         # Beside a GPU's queue a thread that writes costs steps: 0.7 s a save of 8 GiB on an H200.
-        apart = ranks.size > 1 or torch.cuda.is_initialized()
+        apart = ranks.size > 1 or torch.cuda.is_available()
         if self._upload == "process" or (self._upload == "auto" and apart):
             return ProcessUploader(
                 self._on_flushed, self._on_death, ranks.address, ranks.rank, ranks.size

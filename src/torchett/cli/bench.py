@@ -60,7 +60,8 @@ def bench(
         if folder is None:
             folder = Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="ett-bench-")))
         every = frozenset(NAMES)
-        make_header()
+        if not workload.on_gpu:
+            make_header()
         stock = _outcome("stock", None, workload, wrong, folder)
         ours = _outcome("torchett", every, workload, wrong, folder)
         shown: dict[str, Any] = {
