@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from torchett.record.clock import now_ns
+from torchett.record.threads import begin_beside
 
 log = logging.getLogger("torchett")
 
@@ -52,7 +53,7 @@ class Agreement:
         self._closed = False
         self._poll_s = max(_POLL_S, world_size / _RANKS_PER_S)
         if world_size > 1:
-            threading.Thread(target=self._listen, name="ett-agree", daemon=True).start()
+            begin_beside(self._listen, name="ett-agree", wake=self.close)
 
     def tell(self) -> None:
         """This rank has been told that it will end; from any thread."""

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from torchett.record.threads import begin_beside
+
 log = logging.getLogger("torchett")
 
 POLL_S = 0.5
@@ -170,7 +172,7 @@ class _Watch:
     def __init__(self, look: Callable[[], None]) -> None:
         self._look = look
         self._stop = threading.Event()
-        threading.Thread(target=self._work, name="ett-watch", daemon=True).start()
+        begin_beside(self._work, name="ett-watch", wake=self.stop)
 
     def _work(self) -> None:
         failures = 0

@@ -16,6 +16,7 @@ from torchett.checkpoint.pieces import Collector, Pieces
 from torchett.checkpoint.ranks import Ranks
 from torchett.checkpoint.saves import Copy
 from torchett.checkpoint.staging import Copier, stage
+from torchett.record.threads import begin_beside
 
 
 class _Nothing:
@@ -69,7 +70,7 @@ class Snapshots:
         # One rank without room for a copy, and all of them hold still: they upload together.
         self._bound = max(ranks.gather(_excess(pieces.size, self._memory)))
         if self._bound:
-            self._ready = threading.Thread(target=int, name="ett-nothing")
+            self._ready = begin_beside(int, name="ett-nothing")
         else:
             arena, _, _ = self._fit(pieces)
             devices = {tensor.device for tensor in pieces.tensors if tensor.is_cuda}
@@ -79,8 +80,7 @@ class Snapshots:
                     self._copier.stream(device)
                 arena.make_ready(bool(devices))
 
-            self._ready = threading.Thread(target=work, name="ett-arena", daemon=True)
-        self._ready.start()
+            self._ready = begin_beside(work, name="ett-arena")
 
     def wait(self) -> None:
         """Return when the arena is ready."""

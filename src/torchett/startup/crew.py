@@ -15,6 +15,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from torchett.record.clock import now_ns
+from torchett.record.threads import begin_beside
 from torchett.startup.apart import call_apart
 from torchett.startup.plan_run import StageRun
 from torchett.startup.schedule import Stage, may_start
@@ -101,9 +102,8 @@ class Crew:
             if stage.runs == "main":
                 self._on_main = stage
                 continue
-            try:  # daemons: after a Ctrl-C the interpreter must not wait for a data service
-                target, name = self._perform_and_go_on, f"ett-{stage.name}"
-                threading.Thread(target=target, args=(stage,), name=name, daemon=True).start()
+            try:  # after a Ctrl-C the interpreter does not wait long for a data service
+                begin_beside(self._perform_and_go_on, stage, name=f"ett-{stage.name}")
             except RuntimeError as error:  # no more threads
                 self.errors[stage.name] = error
                 self._running.remove(stage)

@@ -30,6 +30,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, TypeVar
 
 from torchett.record import stage
+from torchett.record.threads import begin_beside
 from torchett.startup.draws import draws
 from torchett.startup.shapes import map_tensors
 from torchett.startup.surroundings import (
@@ -92,10 +93,7 @@ class WarmUp:
         except Exception as error:
             self._failed(error)
             return
-        self._thread = threading.Thread(
-            target=Surroundings().call, args=(self._work,), name="ett-warm-up", daemon=True
-        )
-        self._thread.start()
+        self._thread = begin_beside(Surroundings().call, self._work, name="ett-warm-up")
 
     def join(self) -> None:
         """Wait until the first step has nothing left to compile; at once from then on."""

@@ -12,6 +12,7 @@ import os
 import threading
 
 from torchett.record.clock import now_ns
+from torchett.record.threads import begin_beside
 from torchett.startup.plan_run import to_flight_record
 
 log = logging.getLogger("torchett")
@@ -40,6 +41,4 @@ def background_imports(*modules: str) -> threading.Thread:
 
     if os.environ.get("ETT_DISABLE") == "1":
         modules = ()
-    thread = threading.Thread(target=load, name="ett-imports", daemon=True)
-    thread.start()
-    return thread
+    return begin_beside(load, name="ett-imports")

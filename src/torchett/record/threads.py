@@ -1,0 +1,49 @@
+"""Threads beside training, ended before the interpreter is.
+
+    main thread     the script │ exit: ask, and wait a little │ the interpreter's teardown
+    beside it  ────── in torch's C++ ──────────┤ ended
+
+A thread that comes back from torch's C++ into an interpreter that is being torn down aborts the
+process: it would end by SIGABRT instead of with the script's own exit status. So a thread that
+calls torch and may be under way at the end is begun here.
+"""
+
+import atexit
+import ctypes
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+_PATIENCE_S = 2.0  # for all of them together
+
+_begun: dict[threading.Thread, Callable[[], None] | None] = {}
+
+
+def begin_beside(
+    work: Callable[..., Any], *args: Any, name: str, wake: Callable[[], None] | None = None
+) -> threading.Thread:
+    """Begin `work` on a daemon thread.
+
+    At exit `wake` is called, so that it does not sleep, and SystemExit is raised in it.
+    """
+    thread = threading.Thread(target=work, args=args, name=name, daemon=True)
+    for over in [known for known in list(_begun) if not known.is_alive()]:
+        _begun.pop(over, None)
+    atexit.unregister(_end_all)  # the latest registered is called first
+    atexit.register(_end_all)
+    thread.start()
+    _begun[thread] = wake
+    return thread
+
+
+def _end_all() -> None:
+    under_way = [thread for thread in list(_begun) if thread.is_alive()]
+    for thread in under_way:
+        if (wake := _begun[thread]) is not None:
+            wake()
+        ident = ctypes.c_ulong(thread.ident or 0)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(SystemExit))
+    deadline = time.monotonic() + _PATIENCE_S
+    for thread in under_way:
+        thread.join(max(0.0, deadline - time.monotonic()))
