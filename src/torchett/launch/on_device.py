@@ -7,22 +7,33 @@ CUDA_VISIBLE_DEVICES itself, cannot have it.
 
 import os
 from importlib import import_module
+from typing import Any
 
 
 def take_place() -> None:
-    """Make the context, and what the first matrix product would make, on this standby's device."""
+    """Make the context on this standby's device, and load what models are made of."""
     import torch
 
     place = int(os.environ.get("ETT_PLACE", "0"))
     if not torch.cuda.is_available() or place >= torch.cuda.device_count():
         return
     torch.cuda.set_device(place)
-    ones = torch.ones(16, 16, device="cuda")
     for kind in (torch.float32, torch.bfloat16):
-        ones.to(kind) @ ones.to(kind)
+        _train_a_little(kind)
     torch.cuda.synchronize()
-    del ones
     torch.cuda.empty_cache()
+
+
+def _train_a_little(kind: Any) -> None:
+    """Products, attention and the optimizer: each loads its kernels when it is first called."""
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention
+
+    weight = torch.ones(64, 64, device="cuda", requires_grad=True)
+    heads = (torch.ones(64, 64, device="cuda") @ weight).to(kind).view(1, 2, 32, 64)
+    attended = scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+    (attended.view(64, 64) @ weight.to(kind)).float().sum().backward()
+    torch.optim.AdamW([weight], fused=True).step()
 
 
 def wake_triton() -> None:

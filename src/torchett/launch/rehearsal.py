@@ -26,6 +26,15 @@ def hash_sources() -> None:
         triton_key()
 
 
+def register_backends() -> None:
+    """Import inductor's code generators and passes, as it does even where all is in the cache."""
+    import torch._inductor.codegen.common as common
+    from torch._inductor.fx_passes import pre_grad
+
+    common.init_backend_registration()
+    pre_grad.lazy_init()
+
+
 def probe_instructions() -> None:
     """Find the CPU's vector instructions and the C++ compiler, by some ten little processes.
 
@@ -36,11 +45,9 @@ def probe_instructions() -> None:
 
     if torch.cuda.is_available():
         return
-    import torch._inductor.codegen.common as common
     from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
     from torch._inductor.cpu_vec_isa import pick_vec_isa
 
-    common.init_backend_registration()
     options = CppTorchOptions(vec_isa=pick_vec_isa())
     CppBuilder(name="o", sources="i", BuildOption=options).get_command_line()
 

@@ -51,7 +51,7 @@ PRELOAD = (
 ON_DEVICE = ("torchett.launch.on_device:take_place", "torchett.launch.on_device:wake_triton")
 REHEARSAL = tuple(
     f"torchett.launch.rehearsal:{step}"
-    for step in ("probe_instructions", "find_header", "walk_the_compiler")
+    for step in ("register_backends", "probe_instructions", "find_header", "walk_the_compiler")
 )
 LEFT = b"."  # the last that is heard of a rank that ended well
 _LENGTH = struct.Struct("<I")
