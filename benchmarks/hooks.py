@@ -29,7 +29,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from importlib.metadata import version
 from importlib.util import find_spec
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +105,11 @@ class Aboard:
 
 
 def recognised(folder: Path) -> int:
-    """The steps in a record."""
+    """The steps in this process's record."""
+    from torchett.record.hooks.watcher import watcher
     from torchett.runs.reader import RunReader
+
+    watcher.settled.flush()
 
     rows = RunReader(folder).poll().history().rows
     return int(rows.count[rows.is_step].sum())
@@ -240,19 +242,18 @@ def alone(steps: int) -> Row:
     board()
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
     tables = optim._global_optimizer_pre_hooks, optim._global_optimizer_post_hooks
-    settled, grad, now = watcher.settled, torch.is_grad_enabled, time.monotonic_ns
-    settled.count_nodes = count().__next__  # a forward pass in every step
-    batches = type("Batches", (), {"_dataset": object()})()
+    settled, batches = watcher.settled, type("Batches", (), {"_dataset": object()})()
+    fetch = settled.fetching(
+        lambda batches: None,
+        torch.is_grad_enabled,
+        lambda batches, t0: watcher.fetched(batches, t0, True),
+    )
 
     def block(steps: int) -> float:
         before, after = (next(iter(table.values())) for table in tables)
         began = time.thread_time_ns()
         for _ in range(steps):
-            t0 = now()
-            if settled.source() is batches and grad():
-                settled.waits(t0, now())
-            else:
-                watcher.fetched(batches, t0, True)
+            fetch(batches)
             if not settled.leader:
                 watcher.gradients_zeroed()
                 watcher.backward_begins(True)

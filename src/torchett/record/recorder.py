@@ -41,6 +41,7 @@ class Recorder:
         self._note_room = 2 << 20
         self.step = _StepTimer(writer).numbered
         self.past_step = _past_step(writer)
+        self.past_steps = _past_steps(writer)
 
     def span(self, account: str, background: bool = False) -> "_SpanTimer":
         """Time the body of a `with` under an account."""
@@ -174,6 +175,17 @@ def _past_step(writer: "FlightWriter") -> Callable[[int, int, int, int], None]:
     return past_step
 
 
+def _past_steps(writer: "FlightWriter") -> Callable[[int, int, list[int]], None]:
+    """What records steps one after the other: of each, how long it waited and when it ended."""
+    put_steps, turn = writer.put_steps, writer.turn
+
+    def past_steps(begin_ns: int, index: int, steps: list[int]) -> None:
+        put_steps(begin_ns, index, steps, _ONE_STEP)
+        turn[0] = turn[1] = steps[-1]
+
+    return past_steps
+
+
 def _as_index(index: object) -> int:
     """A step number as an int: a tensor or a numpy number is one all the same; else −1."""
     try:
@@ -265,6 +277,9 @@ class Silent:
         pass
 
     def past_step(self, waited_ns: int, begin_ns: int, end_ns: int, index: int) -> None:
+        pass
+
+    def past_steps(self, begin_ns: int, index: int, steps: list[int]) -> None:
         pass
 
     def note(self, kind: str, fact: dict[str, Any]) -> None:

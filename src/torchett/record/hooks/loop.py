@@ -56,6 +56,8 @@ class Loop:
         self.pauses_ns = 0
         self.pauses = 0
         self.worked = False  # a backward pass since the last step
+        self._may_have_worked = False  # nobody looked; an update will tell
+        self.fed = 0  # usual steps in a row that waited for a batch
         self._backward_end = 0
         self._waits: list[tuple[int, int]] = []
         self._waited = 0
@@ -304,6 +306,7 @@ class Loop:
     def updated(self, optimizer: Optimizer, t: int) -> None:
         """The update of an optimizer that is not part of another one's is over."""
         key = id(optimizer)
+        self.worked = self.worked or self._may_have_worked
         if (
             key == self._leader
             and self.worked
@@ -312,16 +315,19 @@ class Loop:
         ):  # the usual case, at the least cost: as _close does it
             begin, waited, index = self.begin, self._waited, self.index
             self._pen.step(begin, begin + waited, t, index)
+            self.fed += 1
             if waited:
                 self._waits.clear()
                 self._waited = 0
+            else:
+                self.fed = 0
             self.typical += (t - begin - waited - self.typical) >> 3
             self.begin = t
             self.index = index + 1
             self.steps += 1
             self.updates += 1
             self.alike += 1
-            self.worked = self.cleared = False
+            self.worked = self._may_have_worked = self.cleared = False
             return
         if not self.worked and (self.backwards or not self._is_second_bare(t)):
             return
@@ -390,10 +396,14 @@ class Loop:
         self.steps += 1
         self.alike = 0
         self._apart = 0
-        self.worked = self.interrupted = self.cleared = False
+        self.worked = self._may_have_worked = self.interrupted = self.cleared = False
 
-    def go_on(self, begin: int, index: int, wait: tuple[int, int], worked: bool) -> None:
-        """Steps up to this one were told by others: it began, waited and worked like that."""
+    def go_on(self, begin: int, index: int, wait: tuple[int, int], worked: bool | None) -> None:
+        """Steps up to this one were told by others: it began, waited and worked like that.
+
+        If nobody knows whether it worked, it has not for the moment (what comes may be evaluation),
+        and it has if an update is the next that is seen.
+        """
         done = index - self.index
         self.begin, self.index = begin, index
         self.steps += done
@@ -401,7 +411,8 @@ class Loop:
         self.backwards += done
         self.alike = 0
         self._wait(*wait)
-        self.worked = worked
+        self.worked = bool(worked)
+        self._may_have_worked = worked is None
 
     def feeds(self, dataset: int) -> bool:
         """Whether this dataset is known to be trained on."""

@@ -18,8 +18,8 @@ def _optimizers(module: ModuleType) -> None:
 
     before, after, zeroing = traced.make(sys.modules["torch"])
     optimizer = module.Optimizer
-    number = module.register_optimizer_step_pre_hook(before).id
-    module.register_optimizer_step_post_hook(after)
+    first = module.register_optimizer_step_pre_hook(before).id
+    last = module.register_optimizer_step_post_hook(after).id
     _switch(optimizer, "zero_grad", zeroing(optimizer.zero_grad))
     make, take = optimizer.__init__, optimizer.load_state_dict
 
@@ -32,10 +32,11 @@ def _optimizers(module: ModuleType) -> None:
         finally:
             watcher.optimizer_made(t0)
 
-    def watch_begin(on: bool) -> None:  # in place: the table may be being gone through
-        module._global_optimizer_pre_hooks[number] = before if on else _idle
+    def watch_updates(on: bool) -> None:  # in place: the tables may be being gone through
+        module._global_optimizer_pre_hooks[first] = before if on else _idle
+        module._global_optimizer_post_hooks[last] = after if on else watcher.settled.after_update
 
-    watcher.switches.append(watch_begin)
+    watcher.switches.append(watch_updates)
     optimizer.__init__ = made
     optimizer.load_state_dict = _taking(take, True)
 
@@ -147,7 +148,6 @@ def _loaders(module: ModuleType) -> None:
     loader, iterator = module.DataLoader, module._BaseDataLoaderIter
     make, begin, following = loader.__init__, loader.__iter__, iterator.__next__
     is_grad_enabled = sys.modules["torch"].is_grad_enabled
-    settled = watcher.settled
 
     @functools.wraps(make)
     def made(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -162,20 +162,11 @@ def _loaders(module: ModuleType) -> None:
         watcher.iterator_made(t0)
         return result
 
-    @functools.wraps(following)
-    def fetched(self: Any) -> Any:
-        t0 = now_ns()
-        try:
-            batch = following(self)
-        except BaseException:
-            watcher.fetched(self, t0, is_grad_enabled())
-            raise
-        if settled.source() is self and is_grad_enabled():
-            settled.waits(t0, now_ns())
-        else:
-            watcher.fetched(self, t0, is_grad_enabled())
-        return batch
+    def elsewhere(self: Any, t0: int) -> None:
+        watcher.fetched(self, t0, is_grad_enabled())
 
+    fetched = watcher.settled.fetching(following, is_grad_enabled, elsewhere)
+    functools.update_wrapper(fetched, following)
     loader.__init__, loader.__iter__, iterator.__next__ = made, began, fetched
 
 

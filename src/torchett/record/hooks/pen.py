@@ -16,8 +16,13 @@ class Pen:
                nor any while the same thread is inside such a span
     """
 
-    def __init__(self, before_steps: Callable[[], None] = lambda: None) -> None:
-        self._before_steps = before_steps  # called when the script begins to tell steps itself
+    def __init__(
+        self,
+        before_steps: Callable[[], None] = lambda: None,
+        before_spans: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._before_steps = before_steps  # called when the script begins to tell steps itself,
+        self._before_spans = before_spans  # and when it tells a span
         self.recorder: Recorder | Silent | None = None
         self.said: set[str] = set()
         self.says_steps = False
@@ -30,6 +35,7 @@ class Pen:
             self._listen(recorder)
             if not self.says_steps:
                 vars(self)["step"] = recorder.past_step  # without a detour
+                vars(self)["steps"] = recorder.past_steps
 
     def _listen(self, recorder: Recorder) -> None:
         step, steps, span = recorder.step, recorder.steps, recorder.span
@@ -39,6 +45,7 @@ class Pen:
                 self._before_steps()
                 self.says_steps = True
                 vars(self).pop("step", None)
+                vars(self).pop("steps", None)
                 self.said |= {"data_wait", "get_first_batch_data"} if plain == steps else set()
                 vars(recorder).update(step=step, steps=steps)
                 return plain(*args, **kwargs)
@@ -46,6 +53,7 @@ class Pen:
             return called
 
         def named(account: str, background: bool = False) -> Any:
+            self._before_spans()
             self.said.add(account)
             timer = span(account, background)
             return timer if background else _Counted(timer, self._inside)
@@ -64,6 +72,10 @@ class Pen:
     def step(self, waited_ns: int, begin_ns: int, end_ns: int, index: int) -> None:
         """Record a step that is over, after a wait for data from `waited_ns` on."""
         # Nobody records, or the script itself does: see `follow`.
+
+    def steps(self, begin_ns: int, index: int, steps: list[int]) -> None:
+        """Record steps one after the other: of each, how long it waited and when it ended."""
+        # As above.
 
     def durable(self, step: int) -> None:
         if self.recorder is not None and step >= 0 and not self.says_steps:

@@ -4,9 +4,17 @@
     settled     fetch ──────────────────────────────────── update ends │  …
 
 Two hooks are enough for a loop of one optimizer that has done the same for a while; the others
-are taken out. That a step has worked is told by autograd, which counts the nodes of its graphs:
-a forward pass makes some, an update or what is computed without gradients makes none. Anything
-that is not such a fetch or such an update unsettles the loop: it goes on with all hooks.
+are taken out. A step is an update after a fetch. In a loop that has no loader, autograd tells that
+a step has worked by the number of nodes it has made: a forward pass makes some, an update or what
+is computed without gradients makes none. Anything that is not such a fetch or such an update
+unsettles the loop: it goes on with all hooks.
+
+What the two hooks do is not what they cost: between two calls of theirs a model has passed through
+the processor's caches, and each object that they touch has to come from memory. So they touch as
+few as possible (variables of one function, no objects), and steps go to the record in groups:
+
+    steps    ││││││││││││││││││││││││││││││        a step that ends more than 50 ms after the last
+    record   ┆         └ 9     └ 8       └ 9       group begins takes its group along
 """
 
 from collections.abc import Callable
@@ -16,68 +24,149 @@ from torchett.record.clock import now_ns
 
 ALIKE = 32  # steps of a kind before a loop has settled
 LONG_NS = 100_000_000  # a step that takes longer is not like the others, and may cost more
+_TOLD_NS = 50_000_000  # steps wait so long, at most, to be told: a process may be killed meanwhile
 
-PastStep = Callable[[int, int, int, int], None]
-
-
-def _nobody() -> None:
-    """Stands for a loader's iterator that is gone."""
+Tell = Callable[[int, int, list[int]], None]  # where the first began, its index, (waited, end)…
 
 
 class Settled:
-    """The step under way of a settled loop; `leader` is 0 while the loop is not settled."""
+    """The step under way of a settled loop; `leader` is 0 while the loop is not settled.
 
-    __slots__ = (
-        "begin",
-        "count_nodes",
-        "index",
-        "leader",
-        "nodes",
-        "past_step",
-        "since",
-        "source",
-        "waited",
-    )
+    `updated` takes an update that is not a usual step's, `broke` an error.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, updated: Callable[[Any], None], broke: Callable[[Exception], None]) -> None:
         self.leader = 0  # the id of the optimizer whose updates end steps
-        self.source: Callable[[], Any] = _nobody  # the iterator that feeds the loop, if it lives
         self.count_nodes: Callable[[], int] = lambda: 0  # that autograd has made so far
-        self.past_step: PastStep = lambda waited, begin, end, index: None
-        self.begin = self.index = self.nodes = self.since = self.waited = 0
+        self._nodes, self._has_counted = 0, False
+        source = leader = begin = index = since = waited = in_vain = due = 0
+        steps: list[int] = []  # that wait to be told
+        add = steps.append
+        tell: Tell = _to_nobody
 
-    def settle(self, leader: int, begin: int, index: int, past_step: PastStep) -> None:
-        """Take steps from this one on, and tell them to `past_step`."""
-        self.begin, self.index, self.past_step = begin, index, past_step
-        self.since = self.waited = 0
-        self.nodes = self.count_nodes()
-        self.leader = leader
+        def fetching(
+            following: Callable[[Any], Any],
+            trains: Callable[[], bool],
+            otherwise: Callable[[Any, int], None],
+        ) -> Callable[[Any], Any]:
+            """Wrap `__next__`; `otherwise(iterator, t0)` takes batches from or for elsewhere."""
 
-    def unsettle(self) -> None:
-        self.leader = 0
-        self.forget_source()
+            def fetched(self: Any) -> Any:
+                nonlocal since, waited
+                t0 = now_ns()
+                try:
+                    batch = following(self)
+                except BaseException:
+                    if id(self) == source:
+                        exhausted(t0, now_ns())
+                    else:
+                        otherwise(self, t0)
+                    raise
+                if id(self) == source and trains():
+                    if not waited:
+                        since = t0
+                    waited += now_ns() - t0
+                else:
+                    otherwise(self, t0)
+                return batch
 
-    def forget_source(self) -> None:
-        """The iterator that fed the loop may begin anew, or not be the next."""
-        self.source = _nobody
+            return fetched
 
-    def has_worked(self) -> bool:
-        """Whether a forward pass was made for the step under way."""
-        return self.count_nodes() != self.nodes
+        def exhausted(t0: int, t1: int) -> None:
+            """A wait for a batch that did not come: it counts once there is one."""
+            nonlocal since, in_vain
+            if not waited + in_vain:
+                since = t0
+            in_vain += t1 - t0
+            self._nodes, self._has_counted = self.count_nodes(), True
 
-    def waits(self, t0: int, t1: int) -> None:
-        """A batch came."""
-        if not self.waited:
-            self.since = t0
-        self.waited += t1 - t0
+        def after_a_fetch(optimizer: Any, args: Any, kwargs: Any) -> None:
+            nonlocal waited
+            if waited and id(optimizer) == leader:
+                end = now_ns()
+                if end < due:
+                    add(waited)
+                    add(end)
+                    waited = 0
+                    return
+                if ends(end):
+                    return
+            updated(optimizer)
 
-    def ends(self) -> bool:
-        """Whether the leader's update ended a step like the others; then it is on record."""
-        nodes, begin, end = self.count_nodes(), self.begin, now_ns()
-        if nodes == self.nodes or end - begin > LONG_NS:
-            return False
-        self.past_step(begin, begin + self.waited, end, self.index)
-        self.begin, self.nodes = end, nodes
-        self.index += 1
-        self.waited = 0
-        return True
+        def after_a_pass(optimizer: Any, args: Any, kwargs: Any) -> None:
+            nodes = self.count_nodes()
+            if nodes != self._nodes and id(optimizer) == leader and ends(now_ns()):
+                self._nodes = nodes
+            else:
+                updated(optimizer)
+
+        def ends(end: int) -> bool:
+            """Whether a usual step ended there; then it is told, and those that waited for it."""
+            nonlocal due, waited
+            if end - (steps[-1] if steps else begin) > LONG_NS:
+                return False
+            add(waited)
+            add(end)
+            waited = 0
+            flush()
+            due = end + _TOLD_NS
+            return True
+
+        def flush() -> None:
+            """Tell the steps that wait for it."""
+            nonlocal begin, index
+            if not steps:
+                return
+            told, first, number = steps.copy(), begin, index
+            steps.clear()
+            begin, index = told[-1], index + len(told) // 2
+            try:
+                tell(first, number, told)
+            except Exception as error:
+                broke(error)
+
+        def settle(by: int, since_ns: int, number: int, told_to: Tell, is_fed: bool) -> None:
+            """Take steps from this one on; `is_fed`: each begins with a batch from a loader."""
+            nonlocal leader, begin, index, tell, waited, in_vain, due
+            steps.clear()
+            begin, index, tell = since_ns, number, told_to
+            waited = in_vain = due = 0
+            self._nodes, self._has_counted = self.count_nodes(), not is_fed
+            self.after_update = after_a_fetch if is_fed else after_a_pass
+            self.leader = leader = by
+
+        def unsettle() -> None:
+            nonlocal leader, source, due
+            self.leader = leader = source = due = 0
+
+        def feed(iterator: Any, t0: int, t1: int) -> None:
+            """A batch came from an iterator that feeds the loop from now on."""
+            nonlocal source, since, waited, in_vain
+            source = id(iterator)
+            if not waited + in_vain:
+                since = t0
+            waited += t1 - t0 + in_vain
+            in_vain = 0
+            if self.after_update is after_a_fetch:
+                self._has_counted = False
+
+        def forget_source() -> None:
+            """The iterator that fed the loop may begin anew, or not be the next."""
+            nonlocal source
+            source = 0
+
+        def under_way() -> tuple[int, int, int, int]:
+            """Of the step under way: begin, index, when it began to wait and for how long."""
+            return begin, index, since, waited + in_vain
+
+        self.fetching, self.feed, self.forget_source = fetching, feed, forget_source
+        self.settle, self.unsettle, self.under_way, self.flush = settle, unsettle, under_way, flush
+        self.after_update = after_a_fetch
+
+    def has_worked(self) -> bool | None:
+        """Whether a forward pass was made for the step under way; None if nobody has counted."""
+        return self.count_nodes() != self._nodes if self._has_counted else None
+
+
+def _to_nobody(begin: int, index: int, steps: list[int]) -> None:
+    """Stands for a record that is not open."""

@@ -15,22 +15,13 @@ def make(
 ) -> tuple[Callable[..., None], Callable[..., None], Callable[..., Callable[..., Any]]]:
     """The hooks before and after an update, and a wrapper for zero_grad."""
 
-    settled = watcher.settled
-
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if torch.compiler.is_dynamo_compiling():
-            return
-        watcher.update_begins(optimizer)
+        if not torch.compiler.is_dynamo_compiling():
+            watcher.update_begins(optimizer)
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if torch.compiler.is_dynamo_compiling():
-            return
-        try:
-            if id(optimizer) == settled.leader and settled.ends():
-                return
-        except Exception as error:
-            watcher.broke(error)
-        watcher.update_ends(optimizer)
+        if not torch.compiler.is_dynamo_compiling():
+            watcher.update_ends(optimizer)
 
     def zeroing(zero_grad: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(self: Any, set_to_none: bool = True) -> Any:

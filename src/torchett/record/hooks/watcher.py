@@ -35,14 +35,14 @@ class Watcher:
         self.off = True
         self.grad_modes: Callable[[bool], None] = lambda on: None
         self._grad_watched = False
-        self.settled = Settled()
+        self.settled = Settled(self.update_ends, self.broke)
         self.switches: list[Callable[[bool], None]] = []  # of hooks that a settled loop can spare
         self._imports = Imports(self._imported)
         self._begin_anew()
 
     def _begin_anew(self) -> None:
         self.settled.unsettle()
-        self.pen = Pen(self._unsettle)
+        self.pen = Pen(self._unsettle, self.settled.flush)
         self.saves = Saves(self.pen, self.trained_elements)
         self.loop = Loop(self.pen, self._first_index, _has_compiled)
         self.let_go: list[Callable[[], None]] = []  # undo what is of no use once training began
@@ -267,8 +267,7 @@ class Watcher:
             dataset = id(iterator._dataset)
             if self.settled.leader:
                 if grad and self.loop.feeds(dataset):
-                    self.settled.waits(t0, t1)
-                    self.settled.source = weakref.ref(iterator)
+                    self.settled.feed(iterator, t0, t1)
                     return
                 self._unsettle()
             if self.pen.recorder is None:
@@ -392,7 +391,7 @@ class Watcher:
             or self.pen.says_steps
         ):
             return
-        self.settled.settle(leader, loop.begin, loop.index, self.pen.step)
+        self.settled.settle(leader, loop.begin, loop.index, self.pen.steps, loop.fed >= ALIKE)
         for switch in self.switches:
             switch(False)
 
@@ -400,8 +399,9 @@ class Watcher:
         """Something is not as usual: put all hooks back, and let the loop go on from here."""
         settled = self.settled
         if settled.leader:
-            wait = settled.since, settled.since + settled.waited
-            self.loop.go_on(settled.begin, settled.index, wait, settled.has_worked())
+            settled.flush()
+            begin, index, since, waited = settled.under_way()
+            self.loop.go_on(begin, index, (since, since + waited), settled.has_worked())
             settled.unsettle()
             for switch in self.switches:
                 switch(True)
