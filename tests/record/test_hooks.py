@@ -267,3 +267,24 @@ def test_a_loop_that_is_not_recognised_is_said_to_be_so(tmp_path: Path) -> None:
     assert run(tmp_path, "--", script(tmp_path, body)).returncode == 0
     (note,) = [n for n in report(tmp_path)["notes"] if "no step was recognised" in n]
     assert "ett.steps" in note
+
+
+def test_a_killed_loop_of_like_steps_is_on_record_but_for_its_last_instant(tmp_path: Path) -> None:
+    """
+    s s s s s s s s s s ✗     steps are told in groups, none of which is older than 50 ms
+    """
+    body = """
+        import os, signal, time
+        began = time.monotonic()
+        def after(step):
+            if time.monotonic() > began + 2.0:
+                print(step, time.time_ns(), flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+        train(10**9, after)
+    """
+    done = run(tmp_path, "--", script(tmp_path, body))
+    last, killed_ns = map(int, done.stdout.split()[:2])
+    rows = RunReader(tmp_path / "runs" / "job").poll().history().rows
+    told = rows.take(rows.is_step)
+    assert 0 <= last + 1 - int(told.count.sum()) < 0.1 * last
+    assert 0 <= killed_ns - int(told.t1_ns.max()) < 60_000_000

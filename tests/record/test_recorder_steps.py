@@ -1,6 +1,8 @@
 """Steps as a loop tells them: what counts as one, and under which number."""
 
 import logging
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -220,3 +222,49 @@ def test_a_checkpoint_of_no_step_costs_a_warning(
     played.recorder.checkpoint_durable(np.int64(4))
     assert len(caplog.records) == 3
     assert [c.step for c in read(played).history().checkpoints] == [4]
+
+
+@pytest.mark.parametrize("size", [1, 7, 32, 33, 500])
+def test_steps_told_in_groups_are_those_told_one_by_one(played: Player, size: int) -> None:
+    """
+    w═s──s w═s──s w═s──s … 1,200 of them      a unit of waiting, two of a step
+    """
+    every = 3 * UNIT_NS
+    for first in range(0, 1200, size):
+        told = range(first, min(first + size, 1200))
+        group = [(UNIT_NS, every * (k + 1)) for k in told]
+        played.recorder.past_steps(every * first, first, group)
+    found = steps(played)
+    assert [index + count for index, count, _ in found] == [i for i, *_ in found[1:]] + [1200]
+    assert sum(length for *_, length in found) == 2400
+    assert sum(length for name, length in spans(played) if name == "data_wait") == 1200
+
+
+def test_groups_of_steps_beside_another_thread_lose_nothing(played: Player) -> None:
+    """
+    w═s──s w═s──s w═s──s …       20,000 of them, in groups of 64
+    x x x x x x x x x x x …      spans of a thread, 2,000 of them, at another time
+    """
+    recorder, every, later = played.recorder, 300_000, 10**12
+
+    def others() -> None:
+        for k in range(2000):
+            recorder.past_span("x-other", later + 10 * k, later + 10 * k + 1)
+
+    thread = threading.Thread(target=others)
+    usual, limit = sys.getswitchinterval(), 1e-6
+    sys.setswitchinterval(limit)
+    try:
+        thread.start()
+        for first in range(0, 20_000, 64):
+            told = range(first, min(first + 64, 20_000))
+            group = [(10, every * (k + 1)) for k in told]
+            recorder.past_steps(every * first, first, group)
+    finally:
+        thread.join()
+        sys.setswitchinterval(usual)
+    rows = read(played).history().rows
+    assert int(rows.count[rows.is_step].sum()) == 20_000
+    lengths = (rows.t1_ns - rows.t0_ns)[~rows.is_step & (rows.t0_ns >= later)]
+    assert int(lengths.sum()) == 2000
+    assert read(played).notes == []

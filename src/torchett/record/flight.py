@@ -181,7 +181,7 @@ class FlightWriter:
         if seq >= self._look_at:
             self._make_room()
 
-    def put_steps(self, begin: int, index: int, steps: list[int], what: int) -> None:
+    def put_steps(self, begin: int, index: int, steps: list[tuple[int, int]], what: int) -> None:
         """Store steps one after the other: of each, how long it waited and when it ended.
 
         Column by column, and as in `put` with no call from where their place is taken to where it
@@ -191,8 +191,8 @@ class FlightWriter:
         while told < len(steps):
             seq = self._seq
             slot = seq & _WRAP
-            upto = told + 2 * min(_AT_ONCE, SLOTS - slot)
-            waited, ends = steps[told:upto:2], steps[told + 1 : upto : 2]
+            upto = told + min(_AT_ONCE, SLOTS - slot)
+            waited, ends = zip(*steps[told:upto], strict=True)
             after = seq + len(ends)
             begins = array("q", (begin, *ends[:-1]))
             indices = array("q", range(index, index + len(ends)))

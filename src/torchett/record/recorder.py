@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torchett.record.flight import FlightWriter
 
 T = TypeVar("T")
+Waits = list[tuple[int, int]]  # of each step, how long it waited and when it ended
 log = logging.getLogger("torchett")
 
 _ONE_STEP = meta(STEP)
@@ -175,13 +176,13 @@ def _past_step(writer: "FlightWriter") -> Callable[[int, int, int, int], None]:
     return past_step
 
 
-def _past_steps(writer: "FlightWriter") -> Callable[[int, int, list[int]], None]:
+def _past_steps(writer: "FlightWriter") -> Callable[[int, int, Waits], None]:
     """What records steps one after the other: of each, how long it waited and when it ended."""
     put_steps, turn = writer.put_steps, writer.turn
 
-    def past_steps(begin_ns: int, index: int, steps: list[int]) -> None:
+    def past_steps(begin_ns: int, index: int, steps: Waits) -> None:
         put_steps(begin_ns, index, steps, _ONE_STEP)
-        turn[0] = turn[1] = steps[-1]
+        turn[0] = turn[1] = steps[-1][1]
 
     return past_steps
 
@@ -279,7 +280,7 @@ class Silent:
     def past_step(self, waited_ns: int, begin_ns: int, end_ns: int, index: int) -> None:
         pass
 
-    def past_steps(self, begin_ns: int, index: int, steps: list[int]) -> None:
+    def past_steps(self, begin_ns: int, index: int, steps: Waits) -> None:
         pass
 
     def note(self, kind: str, fact: dict[str, Any]) -> None:

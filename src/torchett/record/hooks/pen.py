@@ -73,7 +73,7 @@ class Pen:
         """Record a step that is over, after a wait for data from `waited_ns` on."""
         # Nobody records, or the script itself does: see `follow`.
 
-    def steps(self, begin_ns: int, index: int, steps: list[int]) -> None:
+    def steps(self, begin_ns: int, index: int, steps: list[tuple[int, int]]) -> None:
         """Record steps one after the other: of each, how long it waited and when it ended."""
         # As above.
 

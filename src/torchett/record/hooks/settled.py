@@ -26,7 +26,8 @@ ALIKE = 32  # steps of a kind before a loop has settled
 LONG_NS = 100_000_000  # a step that takes longer is not like the others, and may cost more
 _TOLD_NS = 50_000_000  # steps wait so long, at most, to be told: a process may be killed meanwhile
 
-Tell = Callable[[int, int, list[int]], None]  # where the first began, its index, (waited, end)…
+Steps = list[tuple[int, int]]  # of each, how long it waited and when it ended
+Tell = Callable[[int, int, Steps], None]  # where the first began, its index, all of them
 
 
 class Settled:
@@ -40,8 +41,9 @@ class Settled:
         self.count_nodes: Callable[[], int] = lambda: 0  # that autograd has made so far
         self._nodes, self._has_counted = 0, False
         source = leader = begin = index = since = waited = in_vain = due = 0
-        steps: list[int] = []  # that wait to be told
+        steps: Steps = []  # that wait to be told
         add = steps.append
+        is_telling = False  # a signal's handler may come in between
         tell: Tell = _to_nobody
 
         def fetching(
@@ -78,15 +80,15 @@ class Settled:
             if not waited + in_vain:
                 since = t0
             in_vain += t1 - t0
-            self._nodes, self._has_counted = self.count_nodes(), True
+            if not waited and not self._has_counted:
+                self._nodes, self._has_counted = self.count_nodes(), True
 
         def after_a_fetch(optimizer: Any, args: Any, kwargs: Any) -> None:
             nonlocal waited
             if waited and id(optimizer) == leader:
                 end = now_ns()
                 if end < due:
-                    add(waited)
-                    add(end)
+                    add((waited, end))
                     waited = 0
                     return
                 if ends(end):
@@ -103,27 +105,27 @@ class Settled:
         def ends(end: int) -> bool:
             """Whether a usual step ended there; then it is told, and those that waited for it."""
             nonlocal due, waited
-            if end - (steps[-1] if steps else begin) > LONG_NS:
+            if end - (steps[-1][1] if steps else begin) > LONG_NS:
                 return False
-            add(waited)
-            add(end)
+            add((waited, end))
             waited = 0
             flush()
             due = end + _TOLD_NS
             return True
 
         def flush() -> None:
-            """Tell the steps that wait for it."""
-            nonlocal begin, index
-            if not steps:
+            """Tell the steps that wait for it; on the thread that trains."""
+            nonlocal begin, index, is_telling
+            if is_telling or not steps:
                 return
-            told, first, number = steps.copy(), begin, index
-            steps.clear()
-            begin, index = told[-1], index + len(told) // 2
+            is_telling = True
             try:
-                tell(first, number, told)
+                tell(begin, index, steps)
             except Exception as error:
                 broke(error)
+            begin, index = steps[-1][1], index + len(steps)
+            steps.clear()
+            is_telling = False
 
         def settle(by: int, since_ns: int, number: int, told_to: Tell, is_fed: bool) -> None:
             """Take steps from this one on; `is_fed`: each begins with a batch from a loader."""
@@ -147,8 +149,7 @@ class Settled:
                 since = t0
             waited += t1 - t0 + in_vain
             in_vain = 0
-            if self.after_update is after_a_fetch:
-                self._has_counted = False
+            self._has_counted = self.after_update is after_a_pass
 
         def forget_source() -> None:
             """The iterator that fed the loop may begin anew, or not be the next."""
@@ -168,5 +169,5 @@ class Settled:
         return self.count_nodes() != self._nodes if self._has_counted else None
 
 
-def _to_nobody(begin: int, index: int, steps: list[int]) -> None:
+def _to_nobody(begin: int, index: int, steps: Steps) -> None:
     """Stands for a record that is not open."""

@@ -42,7 +42,7 @@ class Watcher:
 
     def _begin_anew(self) -> None:
         self.settled.unsettle()
-        self.pen = Pen(self._unsettle, self.settled.flush)
+        self.pen = Pen(self._unsettle, self._flush)
         self.saves = Saves(self.pen, self.trained_elements)
         self.loop = Loop(self.pen, self._first_index, _has_compiled)
         self.let_go: list[Callable[[], None]] = []  # undo what is of no use once training began
@@ -394,6 +394,11 @@ class Watcher:
         self.settled.settle(leader, loop.begin, loop.index, self.pen.steps, loop.fed >= ALIKE)
         for switch in self.switches:
             switch(False)
+
+    def _flush(self) -> None:
+        """A span is about to be told: the steps before it come first."""
+        if _me() == self._thread:
+            self.settled.flush()
 
     def _unsettle(self) -> None:
         """Something is not as usual: put all hooks back, and let the loop go on from here."""
