@@ -118,6 +118,8 @@ def worker(args: Namespace) -> None:
         "digest": hashlib.sha256("\n".join(metadata).encode()).hexdigest(),
     }
     Path(args.out, f"{dist.get_rank()}.json").write_text(json.dumps(found))
+    del model  # it holds groups, and gloo's threads abort in an interpreter that is torn down
+    gc.collect()
     dist.destroy_process_group()
 
 
