@@ -77,6 +77,13 @@ def peak_bytes() -> int:
     return int(found[1]) * 1024 if found else 0
 
 
+def gpu_name() -> str:
+    """The GPU of this machine, asked for by a process of its own; empty if there is none."""
+    code = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    return done.stdout.strip()
+
+
 def medians(rounds: Sequence[Row]) -> Row:
     """One row from several rounds of it: the median of every number."""
     merged = dict(rounds[0])

@@ -29,7 +29,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from _table import Column, Report, Row, Sheet, bar, options
+from _table import Column, Report, Row, Sheet, bar, gpu_name, options
 
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = ("mlp", "dlrm", "gpt", "gpt-max", "triton")
@@ -337,7 +337,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="of the warm sides; 3, or 1 with --quick")
     args = parser.parse_args()
     rounds = args.rounds or (1 if args.quick else 3)
-    gpu = _gpu()
+    gpu = gpu_name()
     chosen = args.model or [m for m in MODELS if gpu or m != "triton"]
     details, rows = [], []
     with tempfile.TemporaryDirectory(prefix="ett-bench-") as folder:
@@ -378,13 +378,6 @@ def main() -> None:
     else:
         report.sheets.pop()
         report.show(False)
-
-
-def _gpu() -> str:
-    code = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True
-    ).stdout.strip()
 
 
 def _torch() -> str:

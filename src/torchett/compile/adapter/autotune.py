@@ -2,7 +2,7 @@
 
     triton.runtime.autotuner      Autotuner.cache: asked for the winner, told the winner
                                   Autotuner._bench, prune_configs: what is tried, and for how long
-    torch._inductor.runtime       CachingAutotuner.autotune_to_one_config, benchmark_all_configs
+    torch._inductor.runtime       CachingAutotuner.benchmark_all_configs: answered by a pin
     triton.knobs                  compilation.listener: how long a kernel took to compile
 
 Triton looks a winner up in `self.cache` by a key it makes itself. A cache that asks the pins for
@@ -161,43 +161,35 @@ def listen_to_triton(module: ModuleType, heard: Tuner) -> None:
 def listen_to_inductor(module: ModuleType, heard: Tuner) -> None:
     """Have winners remembered for Inductor's kernels. For its `runtime.triton_heuristics`."""
 
-    def timed(original: Callable[..., Any], tuner: Any, *args: Any, **kwargs: Any) -> Any:
-        timings = original(tuner, *args, **kwargs)
-        tuner._torchett_timings = timings
-        return timings
-
-    def tune(original: Callable[..., Any], tuner: Any, *args: Any, **kwargs: Any) -> Any:
+    def time_all(original: Callable[..., Any], tuner: Any, *args: Any, **kwargs: Any) -> Any:
         kernel = key = None
         try:
             kernel, key = _inductor_kernel(tuner)
             winner = heard.winner(kernel, key)
-            fits = [one for one in tuner.launchers if str(one.config) == winner]
-            if len(fits) == 1:
-                tuner.launchers = fits
-                return None
+            if [str(one.config) for one in tuner.launchers].count(str(winner)) == 1:
+                # Torch takes the fastest, and keeps it as it keeps every winner.
+                return {one: float(str(one.config) != winner) for one in tuner.launchers}
         except Exception as error:
             log.debug("torchett: no pin is used: %r", error)
         began = time.perf_counter()
-        result = original(tuner, *args, **kwargs)
+        timings = original(tuner, *args, **kwargs)
         try:
             if kernel is not None and key is not None:
-                timings = getattr(tuner, "_torchett_timings", None) or {}
-                tuner._torchett_timings = None
+                tried = tuple((str(one.config), float(ms)) for one, ms in timings.items())
                 heard.tuned(
                     Tuned(
                         kernel=kernel,
                         key=key,
-                        winner=str(tuner.launchers[0].config),
-                        timings_ms=tuple((str(k.config), float(ms)) for k, ms in timings.items()),
+                        winner=min(tried, key=lambda one: one[1])[0],
+                        timings_ms=tried,
                         tuning_s=time.perf_counter() - began,
                     )
                 )
         except Exception as error:
             log.debug("torchett: a winner is not pinned: %r", error)
-        return result
+        return timings
 
-    wrap(module.CachingAutotuner, "benchmark_all_configs", timed)
-    wrap(module.CachingAutotuner, "autotune_to_one_config", tune)
+    wrap(module.CachingAutotuner, "benchmark_all_configs", time_all)
 
 
 def listen_to_compiler(knobs: ModuleType, heard: Tuner) -> None:
@@ -230,11 +222,15 @@ def is_compile_worker() -> bool:
 
 
 def _inductor_kernel(tuner: Any) -> tuple[Kernel, str]:
+    """A kernel of Inductor's; one from its cache is without the function, but has its source.
+
+    What such a source calls is torch's own.
+    """
     configs = sorted(str(launcher.config) for launcher in tuner.launchers)
     kernel = Kernel(
         str(tuner.inductor_meta.get("kernel_name") or tuner.fn.__name__),
         "inductor",
-        _source(tuner.fn),
+        _hash([tuner.fn.src, str(getattr(sys.modules.get("torch"), "__version__", ""))]),
         _hash(configs),
         " ".join([_device(), *(str(getattr(tuner.device_props, name, "")) for name in _DEVICE)]),
     )
