@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from torchett.compile.adapter import caches, winners
+from torchett.compile.adapter import caches, measures, winners
 from torchett.compile.archive import entry, merge
 from torchett.compile.node import Outcome
 from torchett.compile.session import Session
@@ -232,3 +232,36 @@ def test_tuning_is_noticed_while_it_lasts() -> None:
     assert not winners.tuning()
     assert winners.last_tuned() > 0
     assert winners._tuned.losers >= {"two"}
+
+
+@pytest.mark.parametrize("read_by", ["nobody", "TORCH_TRACE", "a log"])
+def test_guards_and_keys_are_measured_for_those_who_read_it(
+    read_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import logging
+
+    import torch
+    from torch._dynamo import guards
+    from torch._inductor import codecache
+
+    asked: list[str] = []
+    for owner, name, says in (
+        (guards, "profile_guard_manager", 7.0),
+        (codecache.FxGraphCachePickler, "debug_lines", ["a line"]),
+    ):
+        monkeypatch.setattr(
+            owner, name, lambda *_, name=name, says=says: (asked.append(name), says)[1]
+        )
+    measures.spare_guards(guards)
+    measures.spare_keys(codecache)
+    monkeypatch.setenv("TORCH_TRACE", "/tmp" if read_by == "TORCH_TRACE" else "")
+    if read_by == "a log":
+        for log in (guards.guards_log, codecache.log):
+            monkeypatch.setattr(log, "isEnabledFor", lambda level: level >= logging.DEBUG)
+
+    torch._dynamo.reset()
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+    lines = codecache.FxGraphCachePickler.debug_lines(None)
+
+    assert lines == ([] if read_by == "nobody" else ["a line"])
+    assert asked == ([] if read_by == "nobody" else ["profile_guard_manager", "debug_lines"])

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from torchett.compile.adapter import caches, winners
+from torchett.compile.adapter import caches, measures, winners
 from torchett.compile.archive import Entry, RefusedError, contents, pack, unpack
 from torchett.compile.environment import Environment, here
 from torchett.compile.harvest import harvest, with_another_rank
@@ -59,6 +59,8 @@ class Session:
     def install(self) -> "Session":
         """Have torch tell us of its compiles; torch._dynamo is imported."""
         when_imported(winners.MODULE, winners.remember)
+        when_imported(measures.GUARDS, measures.spare_guards)
+        when_imported(measures.KEYS, measures.spare_keys)
         caches.on_compiles(self.before, self.after)
         return self
 
