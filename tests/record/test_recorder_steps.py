@@ -232,8 +232,8 @@ def test_steps_told_in_groups_are_those_told_one_by_one(played: Player, size: in
     every = 3 * UNIT_NS
     for first in range(0, 1200, size):
         told = range(first, min(first + size, 1200))
-        group = [(UNIT_NS, every * (k + 1)) for k in told]
-        played.recorder.past_steps(every * first, first, group)
+        begin, end = every * first, every * told.stop
+        played.recorder.past_step(begin, begin + UNIT_NS * len(told), end, first, len(told))
     found = steps(played)
     assert [index + count for index, count, _ in found] == [i for i, *_ in found[1:]] + [1200]
     assert sum(length for *_, length in found) == 2400
@@ -258,8 +258,8 @@ def test_groups_of_steps_beside_another_thread_lose_nothing(played: Player) -> N
         thread.start()
         for first in range(0, 20_000, 64):
             told = range(first, min(first + 64, 20_000))
-            group = [(10, every * (k + 1)) for k in told]
-            recorder.past_steps(every * first, first, group)
+            begin, end = every * first, every * told.stop
+            recorder.past_step(begin, begin + 10 * len(told), end, first, len(told))
     finally:
         thread.join()
         sys.setswitchinterval(usual)

@@ -8,10 +8,8 @@ import os
 import struct
 import sys
 import threading
-from array import array
 from collections import deque
 from collections.abc import Callable
-from operator import add
 from operator import index as to_int
 from pathlib import Path
 from typing import Any
@@ -56,7 +54,6 @@ Ring = mmap.mmap | bytearray | bytes
 _WRAP = SLOTS - 1
 _FOLD_AT = SLOTS - 65  # entries not folded: a little early, there is room for what comes meanwhile
 _NEWEST = SLOTS - 320  # of them, how many stay
-_AT_ONCE = 32  # steps that are stored together
 _DETAIL = 64  # entries a finished record keeps one by one
 _WAITING_BYTES = 1 << 20  # held back while the disk is full, before anything is dropped
 _MOST_BYTES = 64 << 20  # of a log: a record does not grow without bound
@@ -103,7 +100,6 @@ class FlightWriter:
         self._closed = False
         if _IS_FREE_THREADED:
             vars(self)["put"] = _one_by_one(self._lock, self.put)
-            vars(self)["put_steps"] = _one_by_one(self._lock, self.put_steps)
 
     def abandon(self) -> None:
         """In a forked child: the record is the parent's, and nothing is to be written to it."""
@@ -180,39 +176,6 @@ class FlightWriter:
             raise
         if seq >= self._look_at:
             self._make_room()
-
-    def put_steps(self, begin: int, index: int, steps: list[tuple[int, int]], what: int) -> None:
-        """Store steps one after the other: of each, how long it waited and when it ended.
-
-        Column by column, and as in `put` with no call from where their place is taken to where it
-        is filled; few at a time, so that there is room for them.
-        """
-        told = 0
-        while told < len(steps):
-            seq = self._seq
-            slot = seq & _WRAP
-            upto = told + min(_AT_ONCE, SLOTS - slot)
-            waited, ends = zip(*steps[told:upto], strict=True)
-            after = seq + len(ends)
-            begins = array("q", (begin, *ends[:-1]))
-            indices = array("q", range(index, index + len(ends)))
-            waits, starts, stops, numbers, metas, seqs = (
-                column[slot : slot + len(ends)] for column in self._columns
-            )
-            worked, ended = array("q", map(add, begins, waited)), array("q", ends)
-            kinds, counted = array("q", (what,)) * len(ends), array("q", range(seq + 1, after + 1))
-            if self._seq != seq:
-                continue  # somebody came in between
-            self._seq = after
-            waits[:] = begins
-            starts[:] = worked
-            stops[:] = ended
-            numbers[:] = indices
-            metas[:] = kinds
-            seqs[:] = counted
-            begin, index, told = ends[-1], index + len(ends), upto
-            if after > self._look_at:
-                self._make_room()
 
     def _make_room(self) -> None:
         """Fold all but the newest entries of the ring, if it is time to, and write."""

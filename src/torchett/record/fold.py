@@ -18,7 +18,8 @@ long as no other interval has one end inside the window, so the entries are cut 
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from operator import le, sub
+from itertools import accumulate
+from operator import le, sub, truediv
 
 from torchett.model.accounts import INDEX
 from torchett.model.overlap import latest_wins
@@ -39,6 +40,7 @@ Entry = tuple[int, int, int, int, int, int]  # wait began, begin, end, index, me
 LONG_NS = 100_000_000  # a span this long is kept by itself
 DATA_WAIT = INDEX["data_wait"]
 ONE_STEP = meta(STEP)
+_WITHOUT_COUNT = (1 << COUNT_SHIFT) - 1  # of an entry's meta
 _KEPT = frozenset(INDEX[name] for name in ("checkpoint_blocked", "final_checkpoint", "evaluation"))
 
 
@@ -57,11 +59,12 @@ def fold_uniform(
     size = len(raw) // ENTRY.size
     flat = struct.unpack(f"<{6 * size}q", raw)
     waits, begins, ends, indices, metas, seqs = (flat[k::6] for k in range(6))
+    counts = [what >> COUNT_SHIFT for what in metas]
     if (
         size == 0
-        or metas.count(ONE_STEP) != size
+        or any(what & _WITHOUT_COUNT != STEP for what in metas)
         or seqs != tuple(range(begin + 1, begin + 1 + size))
-        or indices != tuple(range(indices[0], indices[0] + size))
+        or indices != tuple(accumulate(counts[:-1], initial=indices[0]))
         or not all(map(le, ends, waits[1:]))
         or waits[0] < behind
         or any(waits[0] < t < ends[-1] for t in open_since)
@@ -73,13 +76,13 @@ def fold_uniform(
     kinds = later[4::6].tolist()
     if kinds.count(ONE_STEP) < len(kinds):  # a checkpoint may be of one of these steps
         saved = [k for k, what in enumerate(kinds) if what & 0xFF == CHECKPOINT]
-        if any(indices[0] <= later[6 * k + 3] < indices[-1] for k in saved):
+        if any(indices[0] <= later[6 * k + 3] < indices[0] + sum(counts) - 1 for k in saved):
             return None
     waited = sum(begins) - sum(waits)
     frames = b""
     if waited:
-        frames = span_frame(SPAN, DATA_WAIT, waits[0], waits[0] + waited, size)
-    return frames + _run(begins, ends, sum(ends) - sum(begins), indices[0], size)
+        frames = span_frame(SPAN, DATA_WAIT, waits[0], waits[0] + waited, sum(counts))
+    return frames + _run(begins, ends, counts, sum(ends) - sum(begins), indices[0])
 
 
 def fold(
@@ -200,7 +203,8 @@ def _block(group: Sequence[Entry]) -> bytes:
         times, net = _swept(group)
     else:
         times, net = {DATA_WAIT: sum(begins) - sum(waits)}, sum(ends) - sum(begins)
-    counts = {DATA_WAIT: max(len(steps), 1)}
+    steps_of = [e[4] >> COUNT_SHIFT for e in steps]
+    counts = {DATA_WAIT: max(sum(steps_of), 1)}
     for e in spans:
         account = e[4] >> ACCOUNT_SHIFT & 0xFFFF
         counts[account] = counts.get(account, 0) + 1
@@ -211,18 +215,18 @@ def _block(group: Sequence[Entry]) -> bytes:
             frames += span_frame(SPAN, account, at, at + ns, counts[account])
             at += ns
     if steps:
-        count = sum(e[4] >> COUNT_SHIFT for e in steps)
-        frames += _run(begins, ends, net, steps[0][3], count)
+        frames += _run(begins, ends, steps_of, net, steps[0][3])
     return frames
 
 
-def _run(begins: Sequence[int], ends: Sequence[int], net: int, index: int, count: int) -> bytes:
+def _run(
+    begins: Sequence[int], ends: Sequence[int], counts: Sequence[int], net: int, index: int
+) -> bytes:
     """The frame of a run of steps: their net time, laid so that it ends where the last one does."""
-    took = sorted(map(sub, ends, begins))
-    each = count / len(took) * 1e9
-    spread = (took[0] / each, took[len(took) // 2] / each, took[-1] / each)
+    took = sorted(map(truediv, map(sub, ends, begins), counts))
+    spread = (took[0] / 1e9, took[len(took) // 2] / 1e9, took[-1] / 1e9)
     end = max(ends)
-    return FRAME.pack(STEP, 0, count, index, end - net, end, *spread)
+    return FRAME.pack(STEP, 0, sum(counts), index, end - net, end, *spread)
 
 
 def _swept(group: Sequence[Entry]) -> tuple[dict[int, int], int]:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from torchett.record.flight import FlightWriter
 
 T = TypeVar("T")
-Waits = list[tuple[int, int]]  # of each step, how long it waited and when it ended
 log = logging.getLogger("torchett")
 
 _ONE_STEP = meta(STEP)
@@ -42,7 +41,6 @@ class Recorder:
         self._note_room = 2 << 20
         self.step = _StepTimer(writer).numbered
         self.past_step = _past_step(writer)
-        self.past_steps = _past_steps(writer)
 
     def span(self, account: str, background: bool = False) -> "_SpanTimer":
         """Time the body of a `with` under an account."""
@@ -165,26 +163,15 @@ class Recorder:
         return self._accounts[name]
 
 
-def _past_step(writer: "FlightWriter") -> Callable[[int, int, int, int], None]:
-    """What records a step that is already over, and with it the wait before; the next has begun."""
+def _past_step(writer: "FlightWriter") -> Callable[..., None]:
+    """What records steps that are over, and with them the wait before; the next has begun."""
     put, turn = writer.put, writer.turn
 
-    def past_step(waited_ns: int, begin_ns: int, end_ns: int, index: int) -> None:
-        put(waited_ns, begin_ns, end_ns, index, _ONE_STEP)
+    def past_step(waited_ns: int, begin_ns: int, end_ns: int, index: int, count: int = 1) -> None:
+        put(waited_ns, begin_ns, end_ns, index, STEP | count << COUNT_SHIFT)
         turn[0] = turn[1] = end_ns
 
     return past_step
-
-
-def _past_steps(writer: "FlightWriter") -> Callable[[int, int, Waits], None]:
-    """What records steps one after the other: of each, how long it waited and when it ended."""
-    put_steps, turn = writer.put_steps, writer.turn
-
-    def past_steps(begin_ns: int, index: int, steps: Waits) -> None:
-        put_steps(begin_ns, index, steps, _ONE_STEP)
-        turn[0] = turn[1] = steps[-1][1]
-
-    return past_steps
 
 
 def _as_index(index: object) -> int:
@@ -277,10 +264,9 @@ class Silent:
     def past_span(self, account: str, t0_ns: int, t1_ns: int, background: bool = False) -> None:
         pass
 
-    def past_step(self, waited_ns: int, begin_ns: int, end_ns: int, index: int) -> None:
-        pass
-
-    def past_steps(self, begin_ns: int, index: int, steps: Waits) -> None:
+    def past_step(
+        self, waited_ns: int, begin_ns: int, end_ns: int, index: int, count: int = 1
+    ) -> None:
         pass
 
     def note(self, kind: str, fact: dict[str, Any]) -> None:

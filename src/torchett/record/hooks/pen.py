@@ -35,7 +35,6 @@ class Pen:
             self._listen(recorder)
             if not self.says_steps:
                 vars(self)["step"] = recorder.past_step  # without a detour
-                vars(self)["steps"] = recorder.past_steps
 
     def _listen(self, recorder: Recorder) -> None:
         step, steps, span = recorder.step, recorder.steps, recorder.span
@@ -45,7 +44,6 @@ class Pen:
                 self._before_steps()
                 self.says_steps = True
                 vars(self).pop("step", None)
-                vars(self).pop("steps", None)
                 self.said |= {"data_wait", "get_first_batch_data"} if plain == steps else set()
                 vars(recorder).update(step=step, steps=steps)
                 return plain(*args, **kwargs)
@@ -69,13 +67,9 @@ class Pen:
         """Whether the script itself says where this time goes."""
         return account in self.said or get_ident() in self._inside
 
-    def step(self, waited_ns: int, begin_ns: int, end_ns: int, index: int) -> None:
-        """Record a step that is over, after a wait for data from `waited_ns` on."""
+    def step(self, waited_ns: int, begin_ns: int, end_ns: int, index: int, count: int = 1) -> None:
+        """Record steps that are over, after waits for data from `waited_ns` on."""
         # Nobody records, or the script itself does: see `follow`.
-
-    def steps(self, begin_ns: int, index: int, steps: list[tuple[int, int]]) -> None:
-        """Record steps one after the other: of each, how long it waited and when it ended."""
-        # As above.
 
     def durable(self, step: int) -> None:
         if self.recorder is not None and step >= 0 and not self.says_steps:

@@ -11,7 +11,8 @@ unsettles the loop: it goes on with all hooks.
 
 What the two hooks do is not what they cost: between two calls of theirs a model has passed through
 the processor's caches, and each object that they touch has to come from memory. So they touch as
-few as possible (variables of one function, no objects), and steps go to the record in groups:
+few as possible (variables of one function, no objects), and steps are counted, and go to the
+record in groups:
 
     steps    ││││││││││││││││││││││││││││││        a step that ends more than 50 ms after the last
     record   ┆         └ 9     └ 8       └ 9       group begins takes its group along
@@ -26,8 +27,7 @@ ALIKE = 32  # steps of a kind before a loop has settled
 LONG_NS = 100_000_000  # a step that takes longer is not like the others, and may cost more
 _TOLD_NS = 50_000_000  # steps wait so long, at most, to be told: a process may be killed meanwhile
 
-Steps = list[tuple[int, int]]  # of each, how long it waited and when it ended
-Tell = Callable[[int, int, Steps], None]  # where the first began, its index, all of them
+Tell = Callable[[int, int, int, int, int], None]  # begin, with waits, end, first index, count
 
 
 class Settled:
@@ -41,8 +41,7 @@ class Settled:
         self.count_nodes: Callable[[], int] = lambda: 0  # that autograd has made so far
         self._nodes, self._has_counted = 0, False
         source = leader = begin = index = since = waited = in_vain = due = 0
-        steps: Steps = []  # that wait to be told
-        add = steps.append
+        count = total = last = 0  # steps that wait to be told: their waits, the last one's end
         is_telling = False  # a signal's handler may come in between
         tell: Tell = _to_nobody
 
@@ -84,12 +83,14 @@ class Settled:
                 self._nodes, self._has_counted = self.count_nodes(), True
 
         def after_a_fetch(optimizer: Any, args: Any, kwargs: Any) -> None:
-            nonlocal waited
+            nonlocal count, total, waited, last
             if waited and id(optimizer) == leader:
                 end = now_ns()
                 if end < due:
-                    add((waited, end))
+                    count += 1
+                    total += waited
                     waited = 0
+                    last = end
                     return
                 if ends(end):
                     return
@@ -104,35 +105,32 @@ class Settled:
 
         def ends(end: int) -> bool:
             """Whether a usual step ended there; then it is told, and those that waited for it."""
-            nonlocal due, waited
-            if end - (steps[-1][1] if steps else begin) > LONG_NS:
+            nonlocal count, total, waited, last, due
+            if end - last > LONG_NS:
                 return False
-            add((waited, end))
-            waited = 0
+            count, total, waited, last = count + 1, total + waited, 0, end
             flush()
             due = end + _TOLD_NS
             return True
 
         def flush() -> None:
             """Tell the steps that wait for it; on the thread that trains."""
-            nonlocal begin, index, is_telling
-            if is_telling or not steps:
+            nonlocal begin, index, count, total, is_telling
+            if is_telling or not count:
                 return
             is_telling = True
             try:
-                tell(begin, index, steps)
+                tell(begin, begin + total, last, index, count)
             except Exception as error:
                 broke(error)
-            begin, index = steps[-1][1], index + len(steps)
-            steps.clear()
+            begin, index, count, total = last, index + count, 0, 0
             is_telling = False
 
         def settle(by: int, since_ns: int, number: int, told_to: Tell, is_fed: bool) -> None:
             """Take steps from this one on; `is_fed`: each begins with a batch from a loader."""
-            nonlocal leader, begin, index, tell, waited, in_vain, due
-            steps.clear()
-            begin, index, tell = since_ns, number, told_to
-            waited = in_vain = due = 0
+            nonlocal leader, begin, index, tell, count, total, last, waited, in_vain, due
+            begin, last, index, tell = since_ns, since_ns, number, told_to
+            count = total = waited = in_vain = due = 0
             self._nodes, self._has_counted = self.count_nodes(), not is_fed
             self.after_update = after_a_fetch if is_fed else after_a_pass
             self.leader = leader = by
@@ -169,5 +167,5 @@ class Settled:
         return self.count_nodes() != self._nodes if self._has_counted else None
 
 
-def _to_nobody(begin: int, index: int, steps: Steps) -> None:
+def _to_nobody(begin: int, worked: int, end: int, index: int, count: int) -> None:
     """Stands for a record that is not open."""

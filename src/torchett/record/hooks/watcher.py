@@ -391,7 +391,7 @@ class Watcher:
             or self.pen.says_steps
         ):
             return
-        self.settled.settle(leader, loop.begin, loop.index, self.pen.steps, loop.fed >= ALIKE)
+        self.settled.settle(leader, loop.begin, loop.index, self.pen.step, loop.fed >= ALIKE)
         for switch in self.switches:
             switch(False)
 
