@@ -11,13 +11,13 @@ per step    a plain loop (DataLoader, zero_grad, backward, clipping, update) on 
             every step of a block and around none
 throughput  of the compiled GPT of examples/gpt (a device's default: 124m on a GPU, tiny on a CPU):
             blocks of about a second with hooks and without, in turn, in one process
-start-up    CPU time of a Python process with and without hooks aboard, in turn: one that does
-            nothing, and one that imports torch, makes a model and takes one step
+start-up    CPU time that hooks take until the first step is over, part by part, inside the
+            process: the difference of two whole processes, each 3 s, drowns in what they vary by.
+            torchett has its bytecode, as any installed package has
 """
 
 import json
 import os
-import resource
 import shutil
 import statistics
 import subprocess
@@ -35,28 +35,44 @@ from typing import Any
 from _table import NOT_INSTALLED, Column, Report, Row, Sheet, bar, fresh, options, serve
 
 ROOT = Path(__file__).resolve().parents[1]
-SITE = ROOT / "src" / "torchett" / "record" / "site"
-ONE_STEP = """
-import torch
+STARTS = {
+    "hooks come aboard": """
+import json, time
+import torch, torch._dynamo, torch.distributed, torch.utils.data
+began = time.process_time()
+from torchett.record.hooks import board
+BOARD
+print(json.dumps(time.process_time() - began))
+""",
+    "their finders, while torch is imported": """
+import cProfile, json, pstats
+from torchett.record.hooks import board
+BOARD
+watching = cProfile.Profile()
+watching.runcall(__import__, "torch")
+times = pstats.Stats(watching).stats.items()
+print(json.dumps(sum(seen[2] for (file, *_), seen in times if "torchett" in file)))
+""",
+    "a model, its optimizer and a step": """
+import json, time
+import torch, torch._dynamo, torch.distributed, torch.utils.data
+from torchett.record.hooks import board
+BOARD
+began = time.process_time()
 net = torch.nn.Linear(4, 4)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 net(torch.randn(2, 4)).sum().backward()
 optimizer.step()
-"""
+print(json.dumps(time.process_time() - began))
+""",
+}
 BLOCK = 100
 WARM = 8  # pairs of blocks that are not counted
-STARTS = {"nothing": "pass", "torch, and one step": ONE_STEP}
-
-
-def hooked(run: Path) -> dict[str, str]:
-    """The environment of a process with hooks aboard, recording to `run`."""
-    env = bare()
-    env |= {"ETT_BOARD": "torchett.record.hooks", "ETT_RUN": str(run), "ETT_JOB": "bench"}
-    return env | {"PYTHONPATH": os.pathsep.join([str(SITE), env["PYTHONPATH"]])}
 
 
 def bare() -> dict[str, str]:
     env = {key: value for key, value in os.environ.items() if not key.startswith("ETT_")}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
     path = [str(ROOT / "src"), env.get("PYTHONPATH", "")]
     return env | {"PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"}
 
@@ -344,29 +360,33 @@ def throughput_report(preset: str, seconds: float, as_json: bool) -> None:
 # Start-up --------------------------------------------------------------------------------------
 
 
-def cpu_ms(code: str, env: dict[str, str]) -> float:
-    """CPU milliseconds of a Python process that runs this."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-c", code], env=env, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return used * 1e3
+def inside_ms(name: str, run: Path | None) -> float:
+    """What a fresh process says that part took; with hooks if there is a run to record to."""
+    code = STARTS[name].replace("BOARD", "board()" if run else "")
+    env = bare() | ({"ETT_RUN": str(run), "ETT_JOB": "bench"} if run else {})
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, check=True, stdout=subprocess.PIPE, text=True
+    )
+    return 1e3 * float(json.loads(done.stdout.splitlines()[-1]))
 
 
 def start(name: str, rounds: int) -> Row:
-    """Both kinds of process in turn; the median of the differences."""
-    without, extra = [], []
+    """Processes with and without hooks in turn; medians."""
+    without, with_hooks = [], []
     with tempfile.TemporaryDirectory() as folder:
         for k in range(rounds + 1):
-            plain = cpu_ms(STARTS[name], bare())
-            with_hooks = cpu_ms(STARTS[name], hooked(Path(folder) / str(k)))
+            plain, hooked = inside_ms(name, None), inside_ms(name, Path(folder) / str(k))
             if k:  # the first round compiles our modules to bytecode
                 without.append(plain)
-                extra.append(with_hooks - plain)
+                with_hooks.append(hooked)
+    plain, hooked = statistics.median(without), statistics.median(with_hooks)
+    if name == "hooks come aboard":
+        plain = 0.0  # without hooks nothing is imported for them either
     return {
         "start": name,
-        "without_ms": statistics.median(without),
-        "cost_ms": statistics.median(extra),
+        "without_ms": plain,
+        "cost_ms": hooked - plain,
+        "error_ms": error(with_hooks),
     }
 
 
@@ -383,7 +403,7 @@ def main() -> None:
     step = fresh(per_step, pairs=100 if given.quick else 400)
     other = traceml(pairs=50 if given.quick else 200)
     own = fresh(alone, steps=20_000 if given.quick else 100_000)
-    starts = [start(name, 5 if given.quick else 15) for name in STARTS]
+    starts = [start(name, 5 if given.quick else 9) for name in STARTS]
 
     def number(value: float) -> str:
         return f"{value:.2f}"
@@ -401,12 +421,13 @@ def main() -> None:
         )
     )
     columns = [
-        Column("start", "process"),
+        Column("start", "part"),
         Column("without_ms", "without, ms", number),
         Column("cost_ms", "hooks add, ms", number),
+        Column("error_ms", "±", number),
     ]
     report.sheets.append(Sheet("CPU time at start-up", columns, starts))
-    cost, most = step.get("cost_us"), starts[-1]["cost_ms"]
+    cost, most = step.get("cost_us"), sum(one["cost_ms"] for one in starts)
     report.bars += [
         bar(
             "per step, in a real loop", "≤ 5 µs of CPU", cost, cost is not None and cost <= 5, "µs"

@@ -29,7 +29,8 @@ def train(folder: Path, *launcher: str, steps: int = 60) -> dict[str, Any]:
     assert done.returncode == 0, done.stdout + done.stderr
     run = next((folder / "runs").iterdir())
     stages = said(*ETT, "startup", "show", str(run), "--json")["plan"]["stages"]
-    return said(*ETT, "report", str(run), "--json") | {"planned": {s["account"] for s in stages}}
+    found = said(*ETT, "report", str(run), "--json")
+    return found | {"planned": {s["account"] for s in stages}, "stderr": done.stderr}
 
 
 def said(*command: str) -> dict[str, Any]:
@@ -69,7 +70,8 @@ def test_restarted_by_our_agent_on_standbys(tmp_path: Path) -> None:
     launcher = (*ETT, "run", "--job", "gpt", "--", *TORCHRUN, "--max-restarts", "1")
     found = train(tmp_path, *launcher, steps=300)
     check(found)
-    assert found["accounts"]["imports"] < 0.1 * found["rank_seconds"]
+    said = found["stderr"], found["accounts"]
+    assert found["accounts"]["imports"] < 0.1 * found["rank_seconds"], said
 
 
 def test_restarted_by_a_stock_agent(tmp_path: Path) -> None:
