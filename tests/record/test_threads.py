@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -59,3 +60,17 @@ def test_the_exit_status_is_the_scripts_own(script: str) -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, "terminate" in done.stderr) == (3, False), done.stderr
+
+
+def test_who_leaves_without_teardown_waits_for_no_thread() -> None:
+    script = """
+import time
+from torchett.launch.standby import _leave
+from torchett.record.threads import begin_beside
+begin_beside(time.sleep, 60, name="busy in C")
+_leave(3, lambda: None)
+"""
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", script])
+    assert done.returncode == 3
+    assert time.monotonic() - began < 2.0  # the patience of a process that is torn down

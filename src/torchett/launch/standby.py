@@ -27,6 +27,7 @@ from torchett.launch import bytecode
 from torchett.launch.standbys import LEFT, PER_RANK, receive
 from torchett.record.boarding import board
 from torchett.record.clock import anchor, now_ns
+from torchett.record.threads import wait_for_none
 
 NO_JOB = 70
 # Read by torch when it is imported: a script that sets one of these came too late for a standby.
@@ -178,6 +179,9 @@ def _leave(code: int, well: Callable[[], None]) -> NoReturn:
     Threads are joined, exit handlers run and streams are flushed; modules are not torn down, and
     the compiler's workers not waited for.
     """
+    at_once = os.environ.get("ETT_FAST_EXIT") != "0"
+    if at_once:
+        wait_for_none()
     try:
         threading._shutdown()  # type: ignore[attr-defined]
         _end_compile_workers()
@@ -193,7 +197,7 @@ def _leave(code: int, well: Callable[[], None]) -> NoReturn:
     if code < 0:
         signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
-    if os.environ.get("ETT_FAST_EXIT") == "0":
+    if not at_once:
         sys.exit(code)
     if code == 0:
         well()

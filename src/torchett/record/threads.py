@@ -15,8 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-_PATIENCE_S = 2.0  # for all of them together
-
+_patience_s = 2.0  # for all of them together
 _begun: dict[threading.Thread, Callable[[], None] | None] = {}
 
 
@@ -37,6 +36,12 @@ def begin_beside(
     return thread
 
 
+def wait_for_none() -> None:
+    """This process leaves without teardown: threads are asked to end, and may be under way."""
+    global _patience_s
+    _patience_s = 0.0
+
+
 def _end_all() -> None:
     under_way = [thread for thread in list(_begun) if thread.is_alive()]
     for thread in under_way:
@@ -44,6 +49,6 @@ def _end_all() -> None:
             wake()
         ident = ctypes.c_ulong(thread.ident or 0)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(SystemExit))
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _patience_s
     for thread in under_way:
         thread.join(max(0.0, deadline - time.monotonic()))
