@@ -10,9 +10,9 @@ from torchett.runs.importers import table
 from torchett.runs.importers.draft import Told
 from torchett.runs.importers.stamps import given_time
 
-TRACE = Path(__file__).parents[3] / "shared/data/traces/zhejiang_llama2_7b_32xA100_steps.csv"
-if not TRACE.exists():  # a worktree inside the project lies two folders deeper
-    TRACE = Path(__file__).parents[5] / "shared/data/traces/zhejiang_llama2_7b_32xA100_steps.csv"
+_NAME = "shared/data/traces/zhejiang_llama2_7b_32xA100_steps.csv"
+_PLACES = [folder / _NAME for folder in Path(__file__).parents[3:]]  # beside the project
+TRACE = next((place for place in _PLACES if place.exists()), Path(_NAME))
 
 
 def read(text: str, **told: object) -> dict[str, object]:

@@ -389,7 +389,7 @@ def seal(path: Path, ended: Anchor, ended_ns: int) -> None:
             with path.open("ab") as file:
                 file.write(chunk(FRAMES, frames, **lane, reach=max(newest, reach)))
         os.unlink(live_path)
-    except (OSError, ValueError, KeyError, struct.error):
+    except (OSError, ValueError, KeyError, ArithmeticError, struct.error):
         return
 
 

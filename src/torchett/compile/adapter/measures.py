@@ -22,9 +22,9 @@ GUARDS, KEYS = "torch._dynamo.guards", "torch._inductor.codecache"
 def spare_guards(guards: ModuleType) -> None:
     """Do not time guards; the module is `GUARDS`."""
 
-    def latency_us(measure: Callable[..., float], *args: Any) -> float:
+    def latency_us(measure: Callable[..., float], *args: Any, **kwargs: Any) -> float:
         log = getattr(guards, "guards_log", None)
-        return measure(*args) if _is_read(log) else 0.0
+        return measure(*args, **kwargs) if _is_read(log) else 0.0
 
     wrap(guards, "profile_guard_manager", latency_us)
 
@@ -32,9 +32,9 @@ def spare_guards(guards: ModuleType) -> None:
 def spare_keys(codecache: ModuleType) -> None:
     """Do not take keys apart; the module is `KEYS`."""
 
-    def lines(describe: Callable[..., list[str]], *args: Any) -> list[str]:
+    def lines(describe: Callable[..., list[str]], *args: Any, **kwargs: Any) -> list[str]:
         log = getattr(codecache, "log", None)
-        return describe(*args) if _is_read(log) else []
+        return describe(*args, **kwargs) if _is_read(log) else []
 
     wrap(codecache.FxGraphCachePickler, "debug_lines", lines)
 
