@@ -35,18 +35,17 @@ from typing import Any
 from _table import NOT_INSTALLED, Column, Report, Row, Sheet, bar, fresh, options, serve
 
 ROOT = Path(__file__).resolve().parents[1]
+BOARD = "from torchett.record.hooks import board; board()"
 STARTS = {
     "hooks come aboard": """
 import json, time
 import torch, torch._dynamo, torch.distributed, torch.utils.data
 began = time.process_time()
-from torchett.record.hooks import board
 BOARD
 print(json.dumps(time.process_time() - began))
 """,
     "their finders, while torch is imported": """
 import cProfile, json, pstats
-from torchett.record.hooks import board
 BOARD
 watching = cProfile.Profile()
 watching.runcall(__import__, "torch")
@@ -56,7 +55,6 @@ print(json.dumps(sum(seen[2] for (file, *_), seen in times if "torchett" in file
     "a model, its optimizer and a step": """
 import json, time
 import torch, torch._dynamo, torch.distributed, torch.utils.data
-from torchett.record.hooks import board
 BOARD
 began = time.process_time()
 net = torch.nn.Linear(4, 4)
@@ -362,7 +360,7 @@ def throughput_report(preset: str, seconds: float, as_json: bool) -> None:
 
 def inside_ms(name: str, run: Path | None) -> float:
     """What a fresh process says that part took; with hooks if there is a run to record to."""
-    code = STARTS[name].replace("BOARD", "board()" if run else "")
+    code = STARTS[name].replace("BOARD", BOARD if run else "")
     env = bare() | ({"ETT_RUN": str(run), "ETT_JOB": "bench"} if run else {})
     done = subprocess.run(
         [sys.executable, "-c", code], env=env, check=True, stdout=subprocess.PIPE, text=True
@@ -379,13 +377,10 @@ def start(name: str, rounds: int) -> Row:
             if k:  # the first round compiles our modules to bytecode
                 without.append(plain)
                 with_hooks.append(hooked)
-    plain, hooked = statistics.median(without), statistics.median(with_hooks)
-    if name == "hooks come aboard":
-        plain = 0.0  # without hooks nothing is imported for them either
     return {
         "start": name,
-        "without_ms": plain,
-        "cost_ms": hooked - plain,
+        "without_ms": statistics.median(without),
+        "cost_ms": statistics.median(with_hooks) - statistics.median(without),
         "error_ms": error(with_hooks),
     }
 

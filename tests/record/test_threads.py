@@ -66,11 +66,12 @@ def test_who_leaves_without_teardown_waits_for_no_thread() -> None:
     script = """
 import time
 from torchett.launch.standby import _leave
-from torchett.record.threads import begin_beside
-begin_beside(time.sleep, 60, name="busy in C")
+from torchett.record import threads
+threads._patience_s = 60
+threads.begin_beside(time.sleep, 120, name="busy in C")
 _leave(3, lambda: None)
 """
     began = time.monotonic()
     done = subprocess.run([sys.executable, "-c", script])
     assert done.returncode == 3
-    assert time.monotonic() - began < 2.0  # the patience of a process that is torn down
+    assert time.monotonic() - began < 30
