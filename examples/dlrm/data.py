@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-BATCH_SIZES = {"tiny": 256, "small": 1024, "26-table": 8192}
+BATCH_SIZES = {"tiny": 256, "small": 1024, "26-small-tables": 8192, "26-table": 8192}
 IDS_PER_BAG = 4
 
 

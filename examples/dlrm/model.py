@@ -33,6 +33,13 @@ PRESETS = {
         bottom=(256, 64),
         top=(256, 128),
     ),
+    "26-small-tables": DLRMConfig(
+        dense_features=13,
+        rows=(100_000,) * 4 + (25_000,) * 10 + (1_000,) * 12,
+        width=128,
+        bottom=(512, 256),
+        top=(1024, 1024, 512, 256),
+    ),
     "26-table": DLRMConfig(
         dense_features=13,
         rows=(400_000,) * 4 + (100_000,) * 10 + (1_000,) * 12,

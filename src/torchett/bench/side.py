@@ -54,7 +54,8 @@ class Side:
             ett += run_options(self.levers, f"{self.folder}/shared", on_gpu=workload.on_gpu)
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         torchrun += ["--nproc-per-node", str(workload.ranks), "--max-restarts", str(failures)]
-        options = ["--preset", workload.preset, "--steps", str(workload.steps), "--digest"]
+        options = ["--preset", workload.preset, *workload.options, "--digest"]
+        options += ["--steps", str(workload.steps)]
         options += ["--save-every", str(workload.save_every(failures)), "--log-every", "100"]
         options += ["--checkpoint-dir", str(self.folder / "checkpoints")]
         if self.levers is not None:

@@ -24,6 +24,7 @@ class Workload:
     step_s: float
     blocking_s: float
     on_gpu: bool = False
+    options: tuple[str, ...] = ()  # of the script, on both sides
 
     def save_every(self, failures: int) -> int:
         """Steps between the stock script's checkpoints: √(2·blocking·MTBF), in steps."""
@@ -50,12 +51,13 @@ WORKLOADS = {
         name="gpt", preset="tiny", ranks=2, steps=3000, step_s=0.020, blocking_s=0.0088
     ),
     "h200": Workload(
-        name="gpt",
-        preset="124m",
+        name="dlrm",
+        preset="26-small-tables",
         ranks=1,
-        steps=4000,
-        step_s=0.033,
+        steps=30_000,
+        step_s=0.011,
         blocking_s=1.0,
         on_gpu=True,
+        options=("--num-workers", "6"),  # with one, half of the time would be waits for data
     ),
 }

@@ -17,7 +17,7 @@ from torchett.launch.forks import Forks, fit
 from torchett.launch.journal import Journal
 from torchett.launch.standbys import PRELOAD, Standbys
 
-_REFILL_S = 2.0
+_REFILL_S = 1.0
 _REFILL_AT_LAST_S = 60.0  # ranks that keep no record: nobody knows when they train
 
 

@@ -5,16 +5,37 @@ memory per rank, and a script that forks before it first uses the device, or set
 CUDA_VISIBLE_DEVICES itself, cannot have it.
 """
 
+import ctypes
 import os
+import threading
 from importlib import import_module
 from typing import Any
+
+
+def wake_driver() -> None:
+    """Begin to make the context, by the driver alone and beside the imports: torch will find it."""
+    threading.Thread(target=_make_context, args=(_place(),), name="ett-driver", daemon=True).start()
+
+
+def _make_context(place: int) -> None:
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), place) == 0:
+        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+
+
+def _place() -> int:
+    return int(os.environ.get("ETT_PLACE", "0"))
 
 
 def take_place() -> None:
     """Make the context on this standby's device, and load what models are made of."""
     import torch
 
-    place = int(os.environ.get("ETT_PLACE", "0"))
+    place = _place()
     if not torch.cuda.is_available() or place >= torch.cuda.device_count():
         return
     torch.cuda.set_device(place)

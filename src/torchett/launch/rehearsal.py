@@ -9,7 +9,20 @@ standby meanwhile would wait for it. The RNG, dynamo's caches and counters stay 
 """
 
 import gc
+import threading
 from typing import Any
+
+_hashing: threading.Thread | None = None
+
+
+def begin_hashing() -> None:
+    """Hash Triton, a library of 400 MB, beside what is imported next: hashing needs no lock."""
+    global _hashing
+    from torch._inductor.runtime.triton_compat import HAS_TRITON, triton_key
+
+    if HAS_TRITON:
+        _hashing = threading.Thread(target=triton_key, name="ett-hash", daemon=True)
+        _hashing.start()
 
 
 def hash_sources() -> None:
@@ -18,6 +31,8 @@ def hash_sources() -> None:
     from torch._inductor.codecache import CacheBase, torch_key
 
     torch_key()
+    if _hashing is not None:
+        _hashing.join()
     if torch.cuda.is_initialized() or not torch.cuda.is_available():
         CacheBase.get_system()
     else:  # that would make a context which nobody asked for: only what takes long in it

@@ -27,6 +27,7 @@ PER_RANK = frozenset(
 )
 PRELOAD = (
     "torch",
+    "torchett.launch.rehearsal:begin_hashing",
     "torch.distributed",
     "torch.utils.data",
     "torch._dynamo",
@@ -48,6 +49,7 @@ PRELOAD = (
     "torchett.launch.instructions:ask_for_the_best",
     "torchett.launch.rehearsal:hash_sources",
 )
+FIRST_ON_DEVICE = ("torchett.launch.on_device:wake_driver",)
 ON_DEVICE = ("torchett.launch.on_device:take_place", "torchett.launch.on_device:wake_triton")
 REHEARSAL = tuple(
     f"torchett.launch.rehearsal:{step}"
@@ -183,9 +185,9 @@ class Standbys:
     def _spawn(self, place: int, spare: bool) -> _Standby:
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-u", "-m", "torchett.launch.standby", str(theirs.fileno())]
-        command += self._preload
         if self._preload:
-            command += [*(ON_DEVICE if self._on_device else ()), *REHEARSAL]
+            first, last = (FIRST_ON_DEVICE, ON_DEVICE) if self._on_device else ((), ())
+            command += [*first, *self._preload, *last, *REHEARSAL]
         env = self._env | {"ETT_PLACE": str(place)}
         process = _Process(command, env=env, pass_fds=(theirs.fileno(),), start_new_session=True)
         if spare and os.geteuid() == 0:  # only root can undo it when the standby is needed

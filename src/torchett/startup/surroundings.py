@@ -202,10 +202,19 @@ def restore(states: dict[str, Any]) -> None:
 
 @contextmanager
 def _as_many_threads(number: int) -> Iterator[None]:
-    """Have this thread compute with as many threads; it is a thread of ours, and stays so."""
+    """Have this thread compute with as many threads; it is a thread of ours, and stays so.
+
+    torch tells every thread that has not computed yet, too. One of those is the loader's that pins
+    batches: it has asked for one thread, and would take all cores from those that make batches.
+    So they are told at once what they would have found.
+    """
     torch = loaded("torch")
-    if torch.get_num_threads() != number:
+    found = torch.get_num_threads()
+    if found != number:
         torch.set_num_threads(number)
+        told = threading.Thread(target=torch.set_num_threads, args=(found,))
+        told.start()
+        told.join()
     yield
 
 
