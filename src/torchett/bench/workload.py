@@ -54,9 +54,9 @@ WORKLOADS = {
         name="dlrm",
         preset="26-small-tables",
         ranks=1,
-        steps=30_000,
-        step_s=0.011,
-        blocking_s=1.0,
+        steps=21_500,
+        step_s=0.0145,
+        blocking_s=0.54,
         on_gpu=True,
         options=("--num-workers", "6"),  # with one, half of the time would be waits for data
     ),

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Mapping, MutableMapping
 from contextlib import nullcontext
 from typing import Any, Literal
 
-from torchett.checkpoint import fence
+from torchett.checkpoint import fence, orphans
 from torchett.checkpoint.catalog import PINNED, entries
 from torchett.checkpoint.errors import CheckpointError
 from torchett.checkpoint.history import History
@@ -84,6 +84,9 @@ class Checkpointer:
         self._every, self._mtbf_s = every, mtbf_s
         self._upload, self._on_error = upload, on_error
         Schedule(every)  # refused now rather than at the first step
+        if marks := orphans.at_work(near):
+            with recorded_stage("checkpoint_restore"):
+                orphans.wait_for(marks)
         rank, size = (int(os.environ.get(name, d)) for name, d in (("RANK", 0), ("WORLD_SIZE", 1)))
         self._prefetch = Prefetch(self._tiers, rank, size)
         self._snapshots = Snapshots(staging_memory)

@@ -1,6 +1,7 @@
 """The upload process: python -m torchett.checkpoint.upload_process FD, begun by a trainer.
 
-It ends when its trainer does: a thread hears the end of the socket and leaves at once.
+It ends when its trainer does: a thread hears the end of the socket, and leaves once what is nearly
+done is done.
 """
 
 import datetime
@@ -10,8 +11,10 @@ import queue
 import socket
 import sys
 import threading
+from contextlib import suppress
 from typing import Any
 
+from torchett.checkpoint.orphans import Hand
 from torchett.checkpoint.uploaders import receive, send
 
 
@@ -24,20 +27,22 @@ def main(descriptor: int) -> None:
         pass
     settings, _ = receive(control)
     jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    threading.Thread(target=_hear, args=(control, jobs), daemon=True).start()
-    _serve(control, settings, jobs)
+    hand = Hand()
+    threading.Thread(target=_hear, args=(control, jobs, hand), daemon=True).start()
+    _serve(control, settings, jobs, hand)
 
 
-def _hear(control: socket.socket, jobs: "queue.SimpleQueue[Any]") -> None:
+def _hear(control: socket.socket, jobs: "queue.SimpleQueue[Any]", hand: Hand) -> None:
     while True:
         try:
             jobs.put(receive(control))
         except (EOFError, OSError):
-            os._exit(0)  # the trainer is gone: nobody waits for what is half done
+            hand.finish()
+            os._exit(0)
 
 
 def _serve(
-    control: socket.socket, settings: dict[str, Any], jobs: "queue.SimpleQueue[Any]"
+    control: socket.socket, settings: dict[str, Any], jobs: "queue.SimpleQueue[Any]", hand: Hand
 ) -> None:
     import torch
 
@@ -50,7 +55,7 @@ def _serve(
     talking = threading.Lock()
 
     def say(message: Any) -> None:
-        with talking:
+        with talking, suppress(OSError):  # the trainer may be dead
             send(control, message)
 
     flusher = Flusher(lambda step, error: say(("flushed", step, error)))
@@ -63,6 +68,7 @@ def _serve(
     tensors: list[Any] = []
     while True:
         job, fds = jobs.get()
+        hand.take(job.target.where)
         if fds:
             tensors = []
             memory = mmap.mmap(fds[0], 0)
@@ -79,6 +85,7 @@ def _serve(
         outcome = group.trouble(job) or upload(job, tensors, group.group, durable)
         if flush and outcome.name is not None:
             flusher.flush(job.target, outcome.name)
+        hand.is_done(outcome.seconds if outcome.error is None else None)
         say(outcome)
 
 

@@ -106,7 +106,11 @@ class ProcessUploader:
             env["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
         command = [sys.executable, "-m", "torchett.checkpoint.upload_process", str(theirs.fileno())]
         self._process = subprocess.Popen(
-            command, pass_fds=(theirs.fileno(),), env=env, stdin=subprocess.DEVNULL
+            command,
+            pass_fds=(theirs.fileno(),),
+            env=env,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # whoever ends the trainer's group lets it finish: see orphans
         )
         theirs.close()
         self._control = ours

@@ -32,6 +32,7 @@ from typing import Any, TypeVar
 from torchett.record import stage
 from torchett.record.threads import begin_beside
 from torchett.startup.draws import draws
+from torchett.startup.garbage import rarely_collected
 from torchett.startup.shapes import map_tensors
 from torchett.startup.surroundings import (
     Surroundings,
@@ -134,7 +135,7 @@ class WarmUp:
 
     def _work(self) -> None:
         """What the thread does."""
-        with stage("pt2_compile", background=True), short_turns():
+        with stage("pt2_compile", background=True), short_turns(), rarely_collected():
             self._guarded(self._rehearse_and_run)
 
     def _rehearse_and_run(self) -> None:
