@@ -322,3 +322,19 @@ def test_the_library_can_be_looked_at(place: Place) -> None:
     assert (missing.returncode, "expected one archive, found 0" in missing.stderr) == (2, True)
     truncate(file)
     assert ett("verify", str(file), "--key-file", key).returncode == 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_rank_that_fails_waits_for_no_other(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    """The others are still training, or wait for this one: they hand nothing in."""
+    monkeypatch.delattr(sys, "last_value", raising=False)
+    if fails:
+        monkeypatch.setattr(sys, "last_value", ConnectionError(), raising=False)
+    session = Session("/nowhere", {})
+    waits: list[float] = []
+    monkeypatch.setattr(session, "settle", lambda wait_s: waits.append(wait_s))
+    session._at_exit()
+    assert waits == [], "it has compiled nothing"
+    session._last_compile = 1.0
+    session._at_exit()
+    assert waits == [0.0 if fails else 10.0]

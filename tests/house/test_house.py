@@ -23,6 +23,7 @@ LEANS = {
     "compile": {"model", "record", "store"},
     "bench": {"model", "ledger", "runs"},
     "checkpoint": {"model", "record", "store"},
+    "feed": {"model", "record"},
     "sinks": {"model", "ledger", "runs"},
 }
 ROOMS = [path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()]

@@ -60,6 +60,12 @@ LEVERS = (
         accounts=("checkpoint_blocked", "checkpoint_restore", "final_checkpoint"),
         word="checkpoints",
     ),
+    Lever(
+        name="light_batches",
+        title="light batches",
+        accounts=("data_wait",),
+        off=("--no-light-batches",),
+    ),
     Lever(name="interval", title="auto interval", accounts=("unsaved",), word="interval"),
 )
 NAMES = tuple(lever.name for lever in LEVERS)

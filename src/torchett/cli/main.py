@@ -66,6 +66,12 @@ def main() -> None:
     help="Keep bytecode for a torch that was installed without it.",
 )
 @click.option(
+    "--light-batches/--no-light-batches",
+    default=True,
+    show_default=True,
+    help="Let small tensors of batches travel in the loader's pipe, not in shared memory.",
+)
+@click.option(
     "--warm-up",
     is_flag=True,
     help="After a restart, compile while the loader fetches its first batch.",
@@ -99,6 +105,7 @@ def run(
     compile_cache: str | None,
     hooks: bool | None,
     bytecode: bool,
+    light_batches: bool,
     warm_up: bool,
     audit: bool,
     pins: bool,
@@ -120,6 +127,7 @@ def run(
         pins=pins and not as_is,
         audit=audit,
         bytecode=bytecode and not as_is,
+        light_batches=light_batches and not as_is,
         warm_up=warm_up,
     )
     asked = {"--dynamic-sources": dynamic_sources is not None, "--warm-up": warm_up}

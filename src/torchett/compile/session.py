@@ -11,6 +11,7 @@ and a fact with the record (`compile_cache`).
 import atexit
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -176,7 +177,8 @@ class Session:
 
     def _at_exit(self) -> None:
         if self._last_compile:
-            self.settle(wait_s=10.0)
+            is_failing = hasattr(sys, "last_value")  # then the other ranks do not leave with us
+            self.settle(wait_s=0.0 if is_failing else 10.0)
 
     def settle(self, wait_s: float) -> None:
         """Count what was found, and publish what was not: once, and again if there is more."""

@@ -20,6 +20,7 @@ class Levers:
     audit: bool = False
     bytecode: bool = True
     warm_up: bool = False
+    light_batches: bool = True
 
     @property
     def aboard(self) -> tuple[str, ...]:
@@ -32,6 +33,7 @@ class Levers:
             "torchett.startup.audit": self.audit,
             "torchett.startup.remembered": self.warm_up,
             "torchett.compile.board": self.compile_cache is not None,
+            "torchett.feed.light": self.light_batches,
         }
         return tuple(name for name, wanted in chosen.items() if wanted)
 

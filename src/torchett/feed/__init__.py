@@ -1,0 +1,1 @@
+"""Batches, from the processes that make them to the one that trains."""

@@ -1,0 +1,119 @@
+"""Batches by the pipe: the same values, and what is shared on purpose stays shared."""
+
+import multiprocessing
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.data._utils import collate, worker
+
+from torchett.feed import light
+
+BIG = light.SMALL // 4 + 1  # floats
+
+
+def tensors() -> dict[str, Any]:
+    torch.manual_seed(0)
+    return {
+        "floats": torch.randn(3, 5),
+        "ints": torch.arange(12).view(3, 4),
+        "bools": torch.tensor([True, False]),
+        "halves": torch.randn(4).bfloat16(),
+        "complex": torch.randn(3, dtype=torch.complex64),
+        "one": torch.tensor(7.5),
+        "none": torch.empty(0, 3),
+        "part": torch.arange(100)[:10],
+        "transposed": torch.randn(4, 3).t(),
+        "leaf": torch.randn(2, requires_grad=True),
+        "sparse": torch.eye(3).to_sparse(),
+        "parameter": torch.nn.Parameter(torch.randn(2)),
+        "big": torch.randn(BIG),
+        "words": "words",
+    }
+
+
+class Kinds(Dataset[Any]):
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, k: int) -> dict[str, Any]:
+        return tensors()
+
+
+class Samples(Dataset[Any]):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, k: int) -> Any:
+        return torch.full((3,), k), float(k), torch.full((BIG,), float(k))
+
+
+class Aliases(Dataset[Any]):
+    """Two views of the same numbers, and a counter that the trainer shares."""
+
+    def __init__(self) -> None:
+        self.counter = torch.zeros(1).share_memory_()
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, k: int) -> Any:
+        numbers = torch.zeros(4)
+        return numbers, numbers.view(2, 2), self.counter
+
+
+@pytest.fixture(autouse=True)
+def _aboard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workers of this test are light; this process stays as it is."""
+    monkeypatch.setattr(worker, "_worker_loop", worker._worker_loop)
+    monkeypatch.setattr(light, "_their_loop", None)
+    light.board()
+    assert worker._worker_loop is light.loop
+
+
+@pytest.mark.parametrize("how", ["fork", "spawn"])
+def test_every_kind_arrives_as_it_was(how: str) -> None:
+    expected = tensors()
+    loader = DataLoader(Kinds(), batch_size=None, num_workers=1, multiprocessing_context=how)
+    for batch in loader:
+        assert batch.keys() == expected.keys()
+        for name, sent in expected.items():
+            got = batch[name]
+            if name == "words":
+                assert got == sent
+                continue
+            assert (got.dtype, got.shape, type(got)) == (sent.dtype, sent.shape, type(sent)), name
+            assert got.requires_grad == sent.requires_grad, name
+            assert torch.equal(got.to_dense(), sent.to_dense()), name
+        assert not batch["floats"].is_shared(), "it came in the pipe"
+        assert batch["floats"].data_ptr() % 64 == 0, "and is aligned like any tensor"
+        assert batch["big"].is_shared(), "it did not"
+        batch["floats"].add_(1)  # it can be written to
+
+
+def test_samples_are_stacked_as_ever() -> None:
+    plain = [collate.default_collate([Samples()[k] for k in (0, 1, 2, 3)])]
+    (small, numbers, big), _ = DataLoader(Samples(), batch_size=4, num_workers=1)
+    for got, sent in zip((small, numbers, big), plain[0], strict=True):
+        assert torch.equal(got, sent)
+    assert (small.is_shared(), numbers.is_shared(), big.is_shared()) == (False, False, True)
+
+
+def test_what_is_shared_stays_shared() -> None:
+    dataset = Aliases()
+    ((numbers, square, counter),) = DataLoader(dataset, batch_size=None, num_workers=1)
+    numbers[0] = 5.0
+    assert square[0, 0] == 5.0
+    counter.fill_(3.0)
+    assert dataset.counter == 3.0
+
+
+def test_this_process_sends_as_ever() -> None:
+    list(DataLoader(Samples(), batch_size=4, num_workers=1))
+    ours, theirs = multiprocessing.get_context("fork").Pipe()
+    ours.send_bytes(light.ForkingPickler.dumps(torch.zeros(2)))
+    assert b"received" not in bytes(theirs.recv_bytes())
