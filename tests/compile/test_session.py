@@ -18,6 +18,7 @@ from archives import OTHER_KEY, forged, row
 
 from torchett.compile.archive import entry, pack, unpack
 from torchett.compile.library import Library
+from torchett.compile.session import Session
 from torchett.compile.signing import key_for
 from torchett.runs.reader import RunReader
 from torchett.store import open_store
