@@ -16,48 +16,64 @@ from torchett.checkpoint import Checkpointer, orphans
 from torchett.checkpoint.orphans import Hand, at_work, wait_for
 from torchett.checkpoint.storage import open_storage
 
+SIZE = 16_000_000
+
 # Saves twice, and dies as soon as the second upload has begun to write.
-KILLED = """
+KILLED = f"""
 import glob, os, signal, sys, time
 import torch
+import torch.distributed as dist
 from torchett.checkpoint import Checkpointer
-state = {"weights": torch.full((SIZE,), 1.0)}
-ckpt = Checkpointer(sys.argv[1], every=1000, upload="process")
+where, meeting = sys.argv[1:]
+if os.environ["WORLD_SIZE"] != "1":
+    dist.init_process_group("gloo", init_method=f"file://{{meeting}}",
+                            rank=int(os.environ["RANK"]), world_size=2)
+state = {{"weights": torch.full(({SIZE},), 1.0)}}
+ckpt = Checkpointer(where, every=1000, upload="process")
 ckpt.save(0, state, wait=True)
 state["weights"].fill_(2.0)
 ckpt.save(1, state)
 ckpt.fence()
-while not glob.glob(f"{sys.argv[1]}/step-*1.tmp-*"):
+while not glob.glob(f"{{where}}/step-*1.tmp-*/__*"):
     time.sleep(0.001)
-print(ckpt.upload_pid, *sorted(os.listdir(sys.argv[1])), flush=True)
+print(ckpt.upload_pid, *sorted(os.listdir(where)), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def killed(where: Path, size: int) -> tuple[int, list[str]]:
-    """The uploader's process id, and what lay there when its trainer died."""
-    env = {**os.environ, "ETT_DISABLE": "1", "OMP_NUM_THREADS": "1"}
-    code = KILLED.replace("SIZE", str(size))
-    trainer = subprocess.run([sys.executable, "-c", code, where], env=env, stdout=subprocess.PIPE)
-    assert trainer.returncode == -signal.SIGKILL
-    pid, *names = trainer.stdout.decode().split()
-    return int(pid), names
+def killed(where: Path, ranks: int) -> list[int]:
+    """The uploaders' process ids: their trainers died while they wrote."""
+    usual = {**os.environ, "ETT_DISABLE": "1", "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(ranks)}
+    command = [sys.executable, "-c", KILLED, where, where.with_name("meeting")]
+    trainers = [
+        subprocess.Popen(command, env={**usual, "RANK": str(rank)}, stdout=subprocess.PIPE)
+        for rank in range(ranks)
+    ]
+    pids = []
+    for trainer in trainers:
+        assert trainer.stdout is not None
+        pid, *names = trainer.stdout.readline().decode().split()
+        assert trainer.wait(60) == -signal.SIGKILL
+        assert "step-00000001" not in names, "the upload was over before its trainer died"
+        pids.append(int(pid))
+    return pids
 
 
-def test_what_was_copied_is_finished_and_waited_for(tmp_path: Path) -> None:
-    uploader, names = killed(tmp_path, 32_000_000)
-    assert "step-00000001" not in names, "the upload was over before its trainer died"
-    state = {"weights": torch.zeros(32_000_000)}
-    ckpt = Checkpointer(tmp_path, every=1000)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_was_copied_is_finished_and_waited_for(tmp_path: Path, ranks: int) -> None:
+    where = tmp_path / "checkpoints"
+    uploaders = killed(where, ranks)
+    state = {"weights": torch.zeros(SIZE)}
+    ckpt = Checkpointer(where, every=1000)
     assert ckpt.expected_step() == 2
     assert ckpt.restore(state) == 2
-    assert torch.equal(state["weights"], torch.full((32_000_000,), 2.0))
+    assert torch.equal(state["weights"], torch.full((SIZE,), 2.0))
     ckpt.close(final=False)
     until = time.monotonic() + 10
-    while Path(f"/proc/{uploader}").exists() and time.monotonic() < until:
+    while any(Path(f"/proc/{pid}").exists() for pid in uploaders) and time.monotonic() < until:
         time.sleep(0.01)
-    assert not Path(f"/proc/{uploader}").exists(), "it ends when it is done"
-    assert not at_work(open_storage(tmp_path))
+    assert not any(Path(f"/proc/{pid}").exists() for pid in uploaders), "they end when it is done"
+    assert not at_work(open_storage(where))
 
 
 def test_a_mark_that_nobody_holds_keeps_nobody_waiting(tmp_path: Path) -> None:

@@ -18,11 +18,12 @@ _hashing: threading.Thread | None = None
 def begin_hashing() -> None:
     """Hash Triton, a library of 400 MB, beside what is imported next: hashing needs no lock."""
     global _hashing
-    from torch._inductor.runtime.triton_compat import HAS_TRITON, triton_key
-
-    if HAS_TRITON:
-        _hashing = threading.Thread(target=triton_key, name="ett-hash", daemon=True)
-        _hashing.start()
+    try:  # where torch will look for it, without what torch imports on the way
+        from triton.runtime.cache import triton_key  # type: ignore[import-not-found]
+    except ImportError:
+        from triton.compiler.compiler import triton_key  # type: ignore[import-not-found]
+    _hashing = threading.Thread(target=triton_key, name="ett-hash", daemon=True)
+    _hashing.start()
 
 
 def hash_sources() -> None:
