@@ -39,9 +39,10 @@ def fetches(tensors: int, kib: int, light: bool, steps: int, beside: bool) -> Ro
 
     asked = [sys.executable, __file__, "--child", "fetches"]
     told = f'{{"tensors": {tensors}, "kib": {kib}, "light": {str(light).lower()},'
-    told += f' "steps": {steps * 2}, "beside": false}}'
-    other = subprocess.Popen([*asked, told], stdout=subprocess.DEVNULL) if beside else None
-    time.sleep(4.0 if beside else 0.0)  # it has imported torch by then
+    told += f' "steps": {steps * 4}, "beside": false}}'
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    other = subprocess.Popen([*asked, told], **quiet) if beside else None
+    time.sleep(3.0 if beside else 0.0)  # it has imported torch by then
     batches = iter(DataLoader(Batches(), batch_size=None, num_workers=1))
     next(batches)
     x = torch.randn(256, 256)
@@ -63,7 +64,7 @@ def fetches(tensors: int, kib: int, light: bool, steps: int, beside: bool) -> Ro
 
 def main() -> None:
     args = options(__doc__ or "").parse_args()
-    rounds, steps = (1, 300) if args.quick else (3, 1000)
+    rounds, steps = (1, 100) if args.quick else (3, 300)
     rows: list[Row] = []
     for tensors, kib in BATCHES:
         found: dict[bool, list[Row]] = {False: [], True: []}

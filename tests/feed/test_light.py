@@ -1,6 +1,12 @@
 """Batches by the pipe: the same values, and what is shared on purpose stays shared."""
 
 import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -117,3 +123,44 @@ def test_this_process_sends_as_ever() -> None:
     ours, theirs = multiprocessing.get_context("fork").Pipe()
     ours.send_bytes(light.ForkingPickler.dumps(torch.zeros(2)))
     assert b"received" not in bytes(theirs.recv_bytes())
+
+
+FULL = """
+import os, signal, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+from torchett.feed import light
+
+class Batches(Dataset):
+    def __len__(self):
+        return 100
+    def __getitem__(self, k):
+        return [torch.zeros(light.SMALL // 8) for _ in range(8)]
+
+light.board()
+batches = iter(DataLoader(Batches(), batch_size=None, num_workers=1))
+time.sleep(1.0)  # by then the pipe is full
+print(batches._workers[0].pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_worker_with_a_full_pipe_outlives_no_trainer() -> None:
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", FULL]
+    trainer = subprocess.Popen(command, env=env, stdout=subprocess.PIPE)
+    assert trainer.stdout is not None
+    pid = int(trainer.stdout.readline())
+    assert trainer.wait(60) == -signal.SIGKILL
+    until = time.monotonic() + 20  # torch's workers look every 5 s
+    while _lives(pid) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not _lives(pid)
+
+
+def _lives(pid: int) -> bool:
+    """Whether there is such a process; a zombie is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -10,6 +10,7 @@ which is not copied twice.
 `board()` is what `ett run` brings aboard. It changes loaders' workers only.
 """
 
+import os
 from contextlib import suppress
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -39,7 +40,13 @@ def loop(*args: Any, **kwargs: Any) -> None:
 
     with suppress(Exception):
         lighten()
-    (_their_loop or worker._worker_loop)(*args, **kwargs)
+    trainer = os.getppid()
+    try:
+        (_their_loop or worker._worker_loop)(*args, **kwargs)
+    finally:
+        if os.getppid() != trainer:  # nobody reads any more, and the pipe may be full
+            _, _, _, to_trainer, *_ = args
+            to_trainer.cancel_join_thread()
 
 
 def lighten() -> None:
