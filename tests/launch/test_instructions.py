@@ -1,5 +1,12 @@
 """The CPU's vector instructions: the best that work, found with no more compiles than needed."""
 
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import pytest
 
 from torchett.launch.instructions import ask_for_the_best
@@ -55,3 +62,26 @@ def test_a_machine_whose_compiler_knows_none_has_none(sets: dict[str, Instructio
     for one in sets.values():
         one.works = False
     assert str(cpu_vec_isa.pick_vec_isa()) == "INVALID_VEC_ISA"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="asked for by compiling on x86 only")
+def test_a_child_finds_out_and_its_parent_goes_on(tmp_path: Path) -> None:
+    """Who asks later finds the libraries built; who had them built is as it was."""
+    code = """
+import torch._dynamo, time
+from torch._inductor import cpu_vec_isa
+from torchett.launch.instructions import ask_beside
+theirs = cpu_vec_isa.valid_vec_isa_list
+began = time.monotonic()
+ask_beside()
+print(time.monotonic() - began, cpu_vec_isa.valid_vec_isa_list is theirs)
+"""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, check=True)
+    took, untouched = done.stdout.split()
+    assert float(took) < 1.0
+    assert untouched == b"True"
+    until = time.monotonic() + 60
+    while not list(tmp_path.rglob("*.so")) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert list(tmp_path.rglob("*.so"))

@@ -31,6 +31,7 @@ PRELOAD = (
     "torch.distributed",
     "torch.utils.data",
     "torch._dynamo",
+    "torchett.launch.instructions:ask_beside",
     "torch.distributed.checkpoint",
     "torch.distributed.checkpoint.state_dict",
     "torch._inductor.compile_fx",
