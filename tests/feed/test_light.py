@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,7 @@ def test_what_is_shared_stays_shared() -> None:
 def test_this_process_sends_as_ever() -> None:
     list(DataLoader(Samples(), batch_size=4, num_workers=1))
     ours, theirs = multiprocessing.get_context("fork").Pipe()
-    ours.send_bytes(light.ForkingPickler.dumps(torch.zeros(2)))
+    ours.send_bytes(ForkingPickler.dumps(torch.zeros(2)))
     assert b"received" not in bytes(theirs.recv_bytes())
 
 

@@ -7,12 +7,13 @@
 A tensor that somebody shares on purpose, or that has an alias, is sent as ever; so is a large one,
 which is not copied twice.
 
-`board()` is what `ett run` brings aboard. It changes loaders' workers only.
+`board()` is what `ett run` brings aboard. It changes loaders' workers only, and imports
+multiprocessing in them alone: that makes a module `__mp_main__`, and where it stands before those
+of torch, torch's cache keys name it and are others.
 """
 
 import os
 from contextlib import suppress
-from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from torchett.record.boarding import when_imported
@@ -51,6 +52,8 @@ def loop(*args: Any, **kwargs: Any) -> None:
 
 def lighten() -> None:
     """Have this process send small tensors in the message."""
+    from multiprocessing.reduction import ForkingPickler
+
     import torch
     from torch.utils.data._utils import collate
 

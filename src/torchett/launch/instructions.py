@@ -18,10 +18,16 @@ from typing import Any
 
 
 def ask_beside() -> None:
-    """Have a child find out, into the cache; where kernels are the CPU's, and no thread runs."""
+    """Have a child find out, into the cache; where kernels are the CPU's, and no thread runs.
+
+    Not where a library of compiled code may bring the answer.
+    """
     import torch
 
     if torch.cuda.is_available() or len(os.listdir("/proc/self/task")) > 1:
+        return
+    library = os.environ.get("ETT_COMPILE_CACHE", "")
+    if "://" in library or (os.path.isdir(library) and os.listdir(library)):
         return
     if os.fork() == 0:
         try:
