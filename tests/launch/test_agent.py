@@ -1,5 +1,9 @@
 """The agent's own seams in torch's."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -26,3 +30,34 @@ def test_a_rendezvous_of_another_kind_is_left_alone(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(rendezvous, "_delay", print)
     _meet_at_once(SimpleNamespace())
     assert rendezvous._delay is print
+
+
+# torch looks whether a rank lives, says so, and then asks it to end: here it is gone by then.
+LEAVES_BEFORE_IT_IS_ASKED = """
+import os, sys, time
+from torch.distributed.elastic.multiprocessing import api
+from torchett.launch import agent
+
+def until_it_is_gone(_, pid, *__):
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+        time.sleep(0.01)
+    print("gone", flush=True)
+
+api.logger.warning = until_it_is_gone
+agent.main(["--nproc-per-node=2", "--max-restarts=1", "--standalone", sys.argv[1]])
+"""
+RANKS_LEAVE = """
+import os, sys, time
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    time.sleep(int(os.environ["RANK"]))
+    sys.exit(3)
+"""
+
+
+def test_a_rank_that_leaves_before_it_is_asked_to_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "ranks.py").write_text(RANKS_LEAVE)
+    command = [sys.executable, "-c", LEAVES_BEFORE_IT_IS_ASKED, "ranks.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=dict(os.environ), capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (0, "gone\n"), done.stderr

@@ -91,8 +91,8 @@ def _torchrun(argv: list[str], standbys: Standbys | Forks, journal: Journal) -> 
             torchrun asks the whole process group, and a rank whose workers are gone cannot finish
             the step after which it would save.
             """
-            if death_sig == signal.SIGTERM and self.proc.poll() is None:
-                self.proc.send_signal(death_sig)
+            if death_sig == signal.SIGTERM:
+                self.proc.send_signal(death_sig)  # nothing to one that has left meanwhile
             else:
                 super().close(death_sig)
 
