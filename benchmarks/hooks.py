@@ -4,7 +4,7 @@
     ./dev bench hooks --gpu [--preset 124m] [--seconds 70]      throughput alone, on a CUDA device
 
 per step    a plain loop (DataLoader, zero_grad, backward, clipping, update) on a tiny model: blocks
-            of 100 steps through the hooks and through what they wrap, in turn, in one process;
+            of 25 steps through the hooks and through what they wrap, in turn, in one process;
             the median difference of neighbouring blocks, in CPU time of the thread. Then the
             hooks' code alone: what it costs where no model evicts it from the caches. Where
             TraceML is installed: the same loop under `traceml run`, with its `trace_step` around
@@ -64,8 +64,8 @@ optimizer.step()
 print(json.dumps(time.process_time() - began))
 """,
 }
-BLOCK = 100
-WARM = 8  # pairs of blocks that are not counted
+BLOCK = 25  # short: what else the machine does meanwhile is then in both of a pair
+WARM = 32  # pairs of blocks that are not counted
 
 
 def bare() -> dict[str, str]:
@@ -256,19 +256,19 @@ def alone(steps: int) -> Row:
     board()
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
     tables = optim._global_optimizer_pre_hooks, optim._global_optimizer_post_hooks
-    settled, batches = watcher.settled, type("Batches", (), {"_dataset": object()})()
+    settled = watcher.settled
+    kind = type("Batches", (), {"_dataset": object(), "__next__": lambda batches: None})
     fetch = settled.fetching(
-        lambda batches: None,
-        torch.is_grad_enabled,
-        lambda batches, t0: watcher.fetched(batches, t0, True),
+        kind, torch.is_grad_enabled, lambda batches, t0: watcher.fetched(batches, t0, True)
     )
+    batches = kind()
 
     def block(steps: int) -> float:
         before, after = (next(iter(table.values())) for table in tables)
         began = time.thread_time_ns()
         for _ in range(steps):
             fetch(batches)
-            if not settled.leader:
+            if not settled.is_on:
                 watcher.gradients_zeroed()
                 watcher.backward_begins(True)
             before(optimizer, (), {})
@@ -277,7 +277,7 @@ def alone(steps: int) -> Row:
 
     for _ in range(200):
         block(1)
-    assert settled.leader
+    assert settled.is_on
     times = [block(1000) for _ in range(steps // 1000)]
     shutil.rmtree(folder)
     return {"loop": "the hooks' code alone, back to back", "cost_us": statistics.median(times)}
@@ -395,8 +395,8 @@ def main() -> None:
         throughput_report(given.preset, given.seconds, given.json)
         return
     report = Report("hooks")
-    step = fresh(per_step, pairs=100 if given.quick else 400)
-    other = traceml(pairs=50 if given.quick else 200)
+    step = fresh(per_step, pairs=400 if given.quick else 1600)
+    other = traceml(pairs=200 if given.quick else 800)
     own = fresh(alone, steps=20_000 if given.quick else 100_000)
     starts = [start(name, 5 if given.quick else 9) for name in STARTS]
 

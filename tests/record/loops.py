@@ -4,8 +4,10 @@ python loops.py FOLDER NAME…     runs each in a forked child, under hooks if t
                                  with FOLDER/NAME as its run folder, and prints a JSON object
 """
 
+import copy
 import json
 import os
+import pickle
 import sys
 import tempfile
 import threading
@@ -454,6 +456,23 @@ def settled_without_a_loader():
     return {"steps": 240}
 
 
+def settled_looks_at_data_at_times():
+    """Batches that are made by hand, and every now and then some from a loader."""
+    net, optimizer, steps = settled()
+    for step in range(240):
+        if step % 80 == 0:
+            for batch in DataLoader(MANY, batch_size=300):
+                optimizer.zero_grad()
+                loss_of(net, batch).backward()
+                optimizer.step()
+                steps += 1
+        optimizer.zero_grad()
+        loss_of(net, (torch.randn(4, 8), torch.randn(4, 1))).backward()
+        optimizer.step()
+        steps += 1
+    return {"steps": steps}
+
+
 def settled_accumulates():
     net, optimizer, steps = settled()
     for i, batch in enumerate(DataLoader(data(960), batch_size=2)):
@@ -514,6 +533,56 @@ def settled_pauses():
         if steps == 250:
             time.sleep(0.3)
     return {"steps": steps, "paused": 0.3}
+
+
+class Slow(TensorDataset):
+    """Its row 800 is long in coming."""
+
+    def __getitem__(self, index):
+        if index == 800:
+            time.sleep(0.3)
+        return super().__getitem__(index)
+
+
+def settled_waits_and_works_long():
+    """A long wait for a batch is data_wait, a long pass is the step's own."""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    steps = 0
+    for batch in DataLoader(Slow(*data(1200).tensors), batch_size=4):
+        optimizer.zero_grad()
+        loss_of(net, batch).backward()
+        if steps == 150:
+            time.sleep(0.4)
+        optimizer.step()
+        steps += 1
+    return {"steps": steps, "waited": 0.3, "worked": 0.4}
+
+
+def settled_updates_twice():
+    net, optimizer, steps = settled()
+    for batch in DataLoader(MANY, batch_size=4):
+        for _ in range(2):
+            optimizer.zero_grad()
+            loss_of(net, batch).backward()
+            optimizer.step()
+            steps += 1
+    return {"steps": steps}
+
+
+class CopiedWhole(torch.optim.SGD):
+    def __getstate__(self):
+        return self.__dict__
+
+
+def settled_goes_on_with_copies():
+    net = model()
+    optimizer = CopiedWhole(net.parameters(), lr=0.1)
+    steps = train(optimizer, net, 1, MANY)
+    net, optimizer = copy.deepcopy((net, optimizer))
+    steps += train(optimizer, net, 1, MANY)
+    net, optimizer = pickle.loads(pickle.dumps((net, optimizer)))
+    return {"steps": steps + train(optimizer, net, 1, MANY)}
 
 
 def warmed_up():

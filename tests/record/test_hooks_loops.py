@@ -26,6 +26,8 @@ NAMES = [
     "settled_evaluates_what_it_trains_on", "settled_saves", "settled_updates_without_work",
     "settled_without_a_loader", "settled_accumulates", "settled_gets_a_second_optimizer",
     "settled_gets_a_scaler", "settled_starts_processes", "settled_pauses",
+    "settled_looks_at_data_at_times", "settled_waits_and_works_long",
+    "settled_updates_twice", "settled_goes_on_with_copies",
 ]  # fmt: skip
 
 
@@ -83,6 +85,12 @@ def test_steps_are_recognised(told: tuple[Path, dict[str, Any], str], name: str)
         assert spans(history, "evaluation") == truth["evaluations"]
     if "saves" in truth:
         assert spans(history, "checkpoint_blocked") == truth["saves"]
+    if "waited" in truth:
+        waited = settle(history).accounts["data_wait"]
+        assert truth["waited"] <= waited / 1e9 < truth["waited"] + 0.2
+    if "worked" in truth:
+        longest = history.rows.most[history.rows.is_step].max()
+        assert truth["worked"] <= longest < truth["worked"] + 0.1
     if "paused" in truth:
         other = settle(history).accounts["other_in_loop"]
         assert truth["paused"] <= other / 1e9 < truth["paused"] + 0.1

@@ -165,7 +165,7 @@ def _loaders(module: ModuleType) -> None:
     def elsewhere(self: Any, t0: int) -> None:
         watcher.fetched(self, t0, is_grad_enabled())
 
-    fetched = watcher.settled.fetching(following, is_grad_enabled, elsewhere)
+    fetched = watcher.settled.fetching(iterator, is_grad_enabled, elsewhere)
     functools.update_wrapper(fetched, following)
     loader.__init__, loader.__iter__, iterator.__next__ = made, began, fetched
 

@@ -35,7 +35,7 @@ class Watcher:
         self.off = True
         self.grad_modes: Callable[[bool], None] = lambda on: None
         self._grad_watched = False
-        self.settled = Settled(self.update_ends, self.broke)
+        self.settled = Settled(self.update_ends, self._unsettle, self.broke)
         self.switches: list[Callable[[bool], None]] = []  # of hooks that a settled loop can spare
         self._imports = Imports(self._imported)
         self._begin_anew()
@@ -265,9 +265,8 @@ class Watcher:
                 t0 -= self._iterator_ns
                 self._iterator_ns = 0
             dataset = id(iterator._dataset)
-            if self.settled.leader:
-                if grad and self.loop.feeds(dataset):
-                    self.settled.feed(iterator, t0, t1)
+            if self.settled.is_on:
+                if grad and self.loop.feeds(dataset) and self.settled.feed(iterator, t0, t1):
                     return
                 self._unsettle()
             if self.pen.recorder is None:
@@ -375,11 +374,11 @@ class Watcher:
                 if self._grad_watched and loop.steps > _LEARNED and loop.evaluates_openly():
                     self.watch_grad(False)
                 if loop.alike == ALIKE:
-                    self._settle(id(optimizer))
+                    self._settle(optimizer)
         except Exception as error:
             self.broke(error)
 
-    def _settle(self, leader: int) -> None:
+    def _settle(self, leader: Any) -> None:
         """Take out the hooks that the loop can spare, if it is of the kind that can."""
         loop = self.loop
         loop.alike = 0
@@ -403,10 +402,9 @@ class Watcher:
     def _unsettle(self) -> None:
         """Something is not as usual: put all hooks back, and let the loop go on from here."""
         settled = self.settled
-        if settled.leader:
+        if settled.is_on:
             settled.flush()
-            begin, index, since, waited = settled.under_way()
-            self.loop.go_on(begin, index, (since, since + waited), settled.has_worked())
+            self.loop.go_on(*settled.under_way(), settled.has_worked())
             settled.unsettle()
             for switch in self.switches:
                 switch(True)
