@@ -8,6 +8,7 @@ import copy
 import json
 import os
 import pickle
+import signal
 import sys
 import tempfile
 import threading
@@ -473,6 +474,16 @@ def settled_looks_at_data_at_times():
     return {"steps": steps}
 
 
+def settled_goes_on_by_hand():
+    """There are no more batches from a loader, and the process is killed one day."""
+    net, optimizer, steps = settled()
+    for _ in range(600):
+        optimizer.zero_grad()
+        loss_of(net, (torch.randn(4, 8), torch.randn(4, 1))).backward()
+        optimizer.step()
+    return {"steps": steps + 600, "killed": True}
+
+
 def settled_accumulates():
     net, optimizer, steps = settled()
     for i, batch in enumerate(DataLoader(data(960), batch_size=2)):
@@ -614,6 +625,8 @@ def main(folder, names):
             torch.manual_seed(0)
             truth = globals()[name]()
             os.write(write, json.dumps(truth).encode())
+            if truth.get("killed"):
+                os.kill(os.getpid(), signal.SIGKILL)
             sys.exit()
         os.close(write)
         with open(read) as pipe:

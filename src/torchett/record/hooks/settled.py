@@ -15,7 +15,7 @@ object, the tally, and each finds it where the caches are warm: in the iterator 
 a batch, in the optimizer that has just updated. Steps are counted, and go to the record in groups:
 
     steps    ││││││││││││││││││││││││││││││        a fetch that begins more than 50 ms after the one
-    record   ┆         └ 9     └ 8       └ 9       that began a group tells the group
+    record   ┆         └ 9     └ 8       └ 9       that began the group, tells it
 """
 
 import weakref
@@ -27,6 +27,7 @@ from torchett.record.clock import now_ns
 ALIKE = 32  # steps of a kind before a loop has settled
 LONG_NS = 100_000_000  # a step that takes longer is not like the others, and may cost more
 _TOLD_NS = 50_000_000  # steps wait so long, at most, to be told: a process may be killed meanwhile
+_MANY = 100  # and no more of them
 
 Tell = Callable[[int, int, int, int, int], None]  # begin, with waits, end, first index, count
 
@@ -49,8 +50,8 @@ class _Tally:
 class Settled:
     """The steps of a settled loop; `is_on` is False while the loop is not settled.
 
-    `updated` takes an update that is not a usual step's, `unusual` hears of a pause or of a long
-    step, `broke` of an error.
+    `updated` takes an update that is not a usual step's, `unusual` hears of a pause, of a long step
+    and of steps without batches, `broke` of an error.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Settled:
     ) -> None:
         self._updated, self._unusual, self._broke = updated, unusual, broke
         self.count_nodes: Callable[[], int] = lambda: 0  # that autograd has made so far
-        self._after_a_fetch = _counting(updated)
+        self._after_a_fetch = _counting(updated, self._have_been_many)
         self.after_update: Callable[[Any, Any, Any], None] = self._after_a_fetch
         self._tell: Tell = _to_nobody
         self._is_telling = False  # a signal's handler may come in between
@@ -163,6 +164,13 @@ class Settled:
             self._nodes, self._has_counted = self.count_nodes(), True
         return True
 
+    def _have_been_many(self) -> None:
+        """Nothing was told for many steps: they were short, or there are no more fetches."""
+        if self._tally.since < self._begin:
+            self._unusual()
+        else:
+            self.flush()
+
     def _after_a_pass(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         tally, nodes, end = self._tally, self.count_nodes(), now_ns()
         if nodes == self._nodes or optimizer is not self._leader() or end - tally.ended > LONG_NS:
@@ -214,16 +222,21 @@ class Settled:
         return self.count_nodes() != self._nodes if self._has_counted else None
 
 
-def _counting(otherwise: Callable[[Any], None]) -> Callable[[Any, Any, Any], None]:
+def _counting(
+    otherwise: Callable[[Any], None], have_been_many: Callable[[], None]
+) -> Callable[[Any, Any, Any], None]:
     """The hook that counts the leader's updates; `otherwise` takes those of others."""
 
     def updated(optimizer: Any, args: Any, kwargs: Any) -> None:
         try:
             tally = optimizer._ett_tally
-            tally.updates += 1
-            tally.ended = now_ns()
+            tally.updates = count = tally.updates + 1
         except AttributeError:
             otherwise(optimizer)
+            return
+        tally.ended = now_ns()
+        if count > _MANY:
+            have_been_many()
 
     return updated
 
