@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from torchett.launch.instructions import ask_for_the_best
+from torchett.launch.instructions import _may_hold_code, ask_for_the_best
 
 cpu_vec_isa = pytest.importorskip("torch._inductor.cpu_vec_isa")
 
@@ -76,7 +76,11 @@ began = time.monotonic()
 ask_beside()
 print(time.monotonic() - began, cpu_vec_isa.valid_vec_isa_list is theirs)
 """
+    library = tmp_path / "library"
+    library.mkdir()
+    (library / ".key").write_text("as a launcher makes it")
     env = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    env["ETT_COMPILE_CACHE"] = str(library)
     done = subprocess.run([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, check=True)
     took, untouched = done.stdout.split()
     assert float(took) < 1.0
@@ -85,3 +89,11 @@ print(time.monotonic() - began, cpu_vec_isa.valid_vec_isa_list is theirs)
     while not list(tmp_path.rglob("*.so")) and time.monotonic() < until:
         time.sleep(0.05)
     assert list(tmp_path.rglob("*.so"))
+
+
+def test_they_are_not_asked_for_where_a_library_may_bring_them(tmp_path: Path) -> None:
+    assert not _may_hold_code("")
+    assert not _may_hold_code(str(tmp_path / "none"))
+    (tmp_path / "an-archive").mkdir()
+    assert _may_hold_code(str(tmp_path))
+    assert _may_hold_code("s3://bucket/library")

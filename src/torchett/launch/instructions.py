@@ -26,8 +26,7 @@ def ask_beside() -> None:
 
     if torch.cuda.is_available() or len(os.listdir("/proc/self/task")) > 1:
         return
-    library = os.environ.get("ETT_COMPILE_CACHE", "")
-    if "://" in library or (os.path.isdir(library) and os.listdir(library)):
+    if _may_hold_code(os.environ.get("ETT_COMPILE_CACHE", "")):
         return
     if os.fork() == 0:
         try:
@@ -37,6 +36,13 @@ def ask_beside() -> None:
             pick_vec_isa()
         finally:
             os._exit(0)
+
+
+def _may_hold_code(library: str) -> bool:
+    """Whether anything but keys and locks is in a library, as far as that is known at once."""
+    if "://" in library:
+        return True
+    return os.path.isdir(library) and any(not name.startswith(".") for name in os.listdir(library))
 
 
 def ask_for_the_best() -> None:
