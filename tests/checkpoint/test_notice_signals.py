@@ -27,7 +27,7 @@ class Trainer:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ | env,
+            env={**os.environ, "ETT_RUNS": "/nonexistent/ett", **env},
         )
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "ready\n", self.said()

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -55,10 +56,9 @@ raise SystemExit(3)
 
 
 @pytest.mark.parametrize("script", [IN_A_STAGE, IN_A_WARM_UP, AT_A_STORE])
-def test_the_exit_status_is_the_scripts_own(script: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
-    )
+def test_the_exit_status_is_the_scripts_own(script: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert (done.returncode, "terminate" in done.stderr) == (3, False), done.stderr
 
 
