@@ -481,7 +481,7 @@ def settled_goes_on_by_hand():
         optimizer.zero_grad()
         loss_of(net, (torch.randn(4, 8), torch.randn(4, 1))).backward()
         optimizer.step()
-    return {"steps": steps + 600, "killed": True}
+    return {"steps": steps + 600, "killed": True, "untold": 150}
 
 
 def settled_accumulates():
@@ -579,6 +579,37 @@ def settled_updates_twice():
             optimizer.step()
             steps += 1
     return {"steps": steps}
+
+
+def settled_updates_after_the_last_batch():
+    """The last update comes when the loader is known to be empty, as where gradients accumulate."""
+    net, optimizer, steps = settled()
+    for _ in range(2):
+        loader = DataLoader(MANY, batch_size=4)
+        for left, batch in zip(reversed(range(len(loader))), loader, strict=True):
+            optimizer.zero_grad()
+            loss_of(net, batch).backward()
+            if left:
+                optimizer.step()
+        optimizer.step()
+        steps += len(loader)
+    return {"steps": steps}
+
+
+def settled_fetches_ahead():
+    """A batch is on its way while the one before is trained on; nobody says that it is over."""
+    net, optimizer, steps = settled()
+    for _ in range(2):
+        batches = iter(DataLoader(MANY, batch_size=4))
+        batch = next(batches)
+        while batch is not None:
+            following = next(batches, None)
+            optimizer.zero_grad()
+            loss_of(net, batch).backward()
+            optimizer.step()
+            steps += 1
+            batch = following
+    return {"steps": steps, "killed": True}
 
 
 class CopiedWhole(torch.optim.SGD):

@@ -28,6 +28,7 @@ NAMES = [
     "settled_gets_a_scaler", "settled_starts_processes", "settled_pauses",
     "settled_looks_at_data_at_times", "settled_waits_and_works_long",
     "settled_updates_twice", "settled_goes_on_with_copies", "settled_goes_on_by_hand",
+    "settled_updates_after_the_last_batch", "settled_fetches_ahead",
 ]  # fmt: skip
 
 
@@ -83,7 +84,7 @@ def test_steps_are_recognised(told: tuple[Path, dict[str, Any], str], name: str)
     recognised = sorted(steps(history))
     assert recognised == list(range(len(recognised)))
     untold = truth["steps"] - len(recognised)
-    assert 0 <= untold < 150 if "killed" in truth else untold == 0
+    assert 0 <= untold <= truth.get("untold", 0)
     if "evaluations" in truth:
         assert spans(history, "evaluation") == truth["evaluations"]
     if "saves" in truth:

@@ -96,8 +96,8 @@ class Settled:
 
     def feed(self, iterator: Any, t0: int, t1: int) -> bool:
         """A batch came from an iterator that feeds the loop from now on; False if not as usual."""
-        tally, tried = self._tally, self._tried or t0
-        if tried - tally.ended > LONG_NS:
+        tally, tried, leader = self._tally, self._tried or t0, self._leader()
+        if leader is None or tried - tally.ended > LONG_NS:
             return False
         self.flush()
         if tally.since <= tally.ended:
@@ -107,7 +107,7 @@ class Settled:
         tally.waits += waited
         self._tried = self._in_vain = 0
         self._has_counted = not self._is_fed
-        iterator._ett_tally = tally
+        leader._ett_tally = iterator._ett_tally = tally
         self._source = weakref.ref(iterator)
         return True
 
@@ -154,13 +154,14 @@ class Settled:
         return True
 
     def _exhausted(self, tally: _Tally, t0: int) -> bool:
-        """A wait for a batch that did not come counts once there is one."""
+        """A wait for a batch that did not come counts once there is one; an update will tell."""
         if not tally.due:
             return False
         self.flush()
+        _unmark(self._leader())
         self._tried = self._tried or t0
         self._in_vain += now_ns() - t0
-        if not self._has_counted:
+        if tally.since < tally.ended and not self._has_counted:
             self._nodes, self._has_counted = self.count_nodes(), True
         return True
 
@@ -192,8 +193,6 @@ class Settled:
         self._is_telling = True
         tally = self._tally
         updates, tally.updates = tally.updates, 0
-        if self._is_fed and self._tried and self.has_worked() is False:
-            updates = 0  # after the last batch, of nothing
         if updates:
             of_next = tally.wait if tally.since > tally.ended else 0
             waits, tally.waits = tally.waits - of_next, of_next
