@@ -79,7 +79,7 @@ def _nanogpt_data(folder: Path) -> None:
 
 
 def _nanogpt(long: bool) -> list[str]:
-    iters = 1300 if long else 20
+    iters = 1900 if long else 20
     return [
         "train.py", "--device=cpu", "--compile=False", "--dataset=random_char",
         f"--max_iters={iters}", f"--lr_decay_iters={iters}", f"--eval_interval={iters // 5}",
@@ -119,7 +119,7 @@ def _word_steps(output: str) -> int:
 
 
 def _dlrm(long: bool) -> list[str]:
-    batches = 1500 if long else 30
+    batches = 2200 if long else 30
     return [
         "dlrm_s_pytorch.py", "--mini-batch-size=256", f"--num-batches={batches}",
         f"--data-size={256 * batches}", "--nepochs=1", "--arch-embedding-size=20000-20000-20000",
@@ -136,7 +136,7 @@ _DLRM_STEPS = last(r"it (\d+)/\d+ of epoch")
 
 
 def _torchrec(long: bool) -> list[str]:
-    batches = 5000 if long else 20
+    batches = 8000 if long else 20
     tables = ",".join(["2000"] * 26)
     return [
         "torchrec_dlrm/dlrm_main.py", "--epochs=1", "--batch_size=64", "--embedding_dim=16",
@@ -194,7 +194,7 @@ def _clm_data(folder: Path) -> None:
 
 
 def _clm(long: bool) -> list[str]:
-    steps = 400 if long else 20
+    steps = 900 if long else 20
     return [
         "run_clm.py", "--config_name=./tiny", "--tokenizer_name=./tiny", "--train_file=train.txt",
         "--validation_file=valid.txt", "--do_train", "--do_eval", "--block_size=64",
