@@ -481,6 +481,7 @@ def settled_goes_on_by_hand():
         optimizer.zero_grad()
         loss_of(net, (torch.randn(4, 8), torch.randn(4, 1))).backward()
         optimizer.step()
+        time.sleep(0.001)  # 50 ms are no more than 50 steps
     return {"steps": steps + 600, "killed": True, "untold": 150}
 
 

@@ -107,6 +107,7 @@ class Settled:
         tally.waits += waited
         self._tried = self._in_vain = 0
         self._has_counted = not self._is_fed
+        self.forget_source()
         leader._ett_tally = iterator._ett_tally = tally
         self._source = weakref.ref(iterator)
         return True

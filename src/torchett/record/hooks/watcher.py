@@ -35,7 +35,7 @@ class Watcher:
         self.off = True
         self.grad_modes: Callable[[bool], None] = lambda on: None
         self._grad_watched = False
-        self.settled = Settled(self.update_ends, self._unsettle, self.broke)
+        self.settled = Settled(self.update_ends, self._not_as_usual, self.broke)
         self.switches: list[Callable[[bool], None]] = []  # of hooks that a settled loop can spare
         self._imports = Imports(self._imported)
         self._begin_anew()
@@ -408,6 +408,13 @@ class Watcher:
             settled.unsettle()
             for switch in self.switches:
                 switch(True)
+
+    def _not_as_usual(self) -> None:
+        """What a settled loop's own hooks have noticed."""
+        try:
+            self._unsettle()
+        except Exception as error:
+            self.broke(error)
 
     def eval_mode(self, module: Any) -> None:
         """A module that was in training mode is put into eval mode."""
