@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 from trainer import Training, uninterrupted
 
 from torchett.checkpoint import Checkpointer, CheckpointError, fence
+from torchett.checkpoint.arena import Arena
 from torchett.checkpoint.catalog import entries
 from torchett.checkpoint.schedule import Schedule
 from torchett.checkpoint.storage import open_storage
@@ -178,6 +180,33 @@ def test_the_step_to_come_is_known_before_there_is_a_model(tmp_path: Path) -> No
         file.write_bytes(file.read_bytes()[:-1])
     assert later.expected_step() == 8  # which is why one compares
     assert Checkpointer(tmp_path / "a", every=1).restore(Training().state) == 4
+
+
+def test_a_save_that_is_due_does_not_wait_until_its_memory_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages are touched and pinned after the first step; a job that compiled first is due then."""
+    ready = threading.Event()
+    make_ready = Arena.make_ready
+
+    def slowly(arena: Arena, pin: bool) -> None:
+        assert ready.wait(60)
+        make_ready(arena, pin)
+
+    monkeypatch.setattr(Arena, "make_ready", slowly)
+    training = Training()
+    ckpt = Checkpointer(tmp_path, every="0.001s")
+    ckpt.restore(training.state)
+    time.sleep(0.01)
+    for step in range(5):
+        ckpt.step(step, training.state)  # would wait for ever
+    assert not ckpt.durable
+    ready.set()
+    ckpt._snapshots.wait()
+    ckpt.step(5, training.state)
+    assert ckpt.wait(60)
+    assert ckpt.durable["local"] == 5
+    ckpt.close()
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from torchett.launch import bytecode
+from torchett.launch.ahead import sources
 from torchett.launch.levers import Levers
 from torchett.record.boarding import SITE
 
@@ -82,8 +83,10 @@ def test_many_cores_compile_ahead_and_only_once(
 ) -> None:
     (image / "nn").mkdir()
     (image / "nn" / "__init__.py").write_text("")
-    (image / "testing").mkdir()
-    (image / "testing" / "__init__.py").write_text("")
+    (image / "nn" / "of_a_python_to_come.py").write_text("no such = statement")
+    (image / "tests").mkdir()
+    (image / "tests" / "__init__.py").write_text("")
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setattr(sys, "path", [str(image.parent)])
     monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "kept"))
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {*range(8)})
@@ -93,29 +96,19 @@ def test_many_cores_compile_ahead_and_only_once(
     below = Path(cache_from_source(str(image / "__init__.py"))).parent
     found = sorted(path.parent.name for path in below.rglob("*.pyc"))
     assert found == ["nn", "torch"]
+    assert not [*image.rglob("*.pyc")]
     assert bytecode.compile_ahead() is None
 
 
-GRANDCHILD = """
-import multiprocessing, sys
-def tell(_):
-    return sys.pycache_prefix, sys.dont_write_bytecode
-if __name__ == "__main__":
-    with multiprocessing.get_context("forkserver").Pool(1) as pool:
-        print(*pool.map(tell, [0])[0])
-"""
-
-
-def test_what_compiles_ahead_writes_nowhere_else_by_its_helpers_either(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From Python 3.12 on, compileall's helpers come from a forkserver."""
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    (tmp_path / "main.py").write_text(GRANDCHILD)
-    python, env = bytecode._interpreter(str(tmp_path / "kept"))
-    command = [*python, str(tmp_path / "main.py")]
-    said = subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout
-    assert said.split() == [str(tmp_path / "kept"), "False"]
+def test_what_torch_imports_first_is_compiled_first(tmp_path: Path) -> None:
+    sizes = {"_inductor/ir.py": 9, "nn/a.py": 1, "nn/b.py": 2, "_C/x.py": 3, "__init__.py": 1}
+    for name, size in sizes.items():
+        path = tmp_path / "torch" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("#" * size)
+    found = [Path(path).relative_to(tmp_path / "torch") for path in sources([f"{tmp_path}/torch"])]
+    wanted = ["__init__.py", "nn/b.py", "nn/a.py", "_inductor/ir.py", "_C/x.py"]
+    assert [*map(str, found)] == wanted
 
 
 def test_few_cores_are_left_to_whoever_imports(

@@ -302,7 +302,8 @@ class Checkpointer:
 
     def _choose(self, met: "_Met", must: bool) -> str:
         """On rank 0: whether to save now, and into which fresh place."""
-        if met.saves.busy and not must:
+        unready = met.schedule.steps is None and not self._snapshots.ready
+        if (met.saves.busy or unready) and not must:
             return "later"
         return f"{token()} {met.ranks.count('generation')}"
 

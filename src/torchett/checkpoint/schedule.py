@@ -103,7 +103,7 @@ class Schedule:
         self._last_save_s = time.monotonic()
 
     def defer(self, step: int) -> None:
-        """The last upload is not over: look again after the next step."""
+        """It cannot be saved at once: look again after the next step."""
         self._next = step + 1
 
 

@@ -82,6 +82,11 @@ class Snapshots:
 
             self._ready = begin_beside(work, name="ett-arena")
 
+    @property
+    def ready(self) -> bool:
+        """Whether a snapshot would not have to wait for memory."""
+        return self._ready is not None and not self._ready.is_alive()
+
     def wait(self) -> None:
         """Return when the arena is ready."""
         assert self._ready is not None

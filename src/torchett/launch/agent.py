@@ -17,7 +17,6 @@ from torchett.launch.forks import Forks, fit
 from torchett.launch.journal import Journal
 from torchett.launch.standbys import PRELOAD, Standbys
 
-_REFILL_S = 1.0
 _REFILL_AT_LAST_S = 60.0  # ranks that keep no record: nobody knows when they train
 
 
@@ -34,13 +33,17 @@ def main(argv: Sequence[str]) -> None:
     size = int(os.environ.get("ETT_STANDBY", "0")) and ranks
     standbys = _standbys(size, env)
     journal = Journal(os.environ)
+    code = 0
     try:
         _torchrun(list(argv), standbys, journal)
+    except Exception:  # the job failed, or was told to end
+        sys.excepthook(*sys.exc_info())
+        code = 1
     finally:
         bytecode.stop(ahead)
         standbys.close()
         journal.standbys(standbys.most_bytes)
-    _leave()
+    _leave(code)
 
 
 def _standbys(size: int, env: dict[str, str]) -> Standbys | Forks:
@@ -57,11 +60,11 @@ def _standbys(size: int, env: dict[str, str]) -> Standbys | Forks:
     return standbys
 
 
-def _leave() -> NoReturn:
-    """Success, without tearing the interpreter down: nothing is left to be done."""
+def _leave(code: int) -> NoReturn:
+    """Without tearing the interpreter down, a quarter of a second: nothing is left to be done."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    os._exit(0)
+    os._exit(code)
 
 
 def _torchrun(argv: list[str], standbys: Standbys | Forks, journal: Journal) -> None:
@@ -171,21 +174,19 @@ class _Refill:
         self._standbys, self._journal = standbys, journal
         self._since_s: float | None = None
         self._looked_s = 0.0
-        self._roomy = False
 
     def started(self, ranks: int) -> None:
-        self._since_s = self._looked_s = time.monotonic()
-        self._roomy = len(os.sched_getaffinity(0)) >= 4 * ranks
+        if len(os.sched_getaffinity(0)) >= 4 * ranks:
+            self._standbys.fill(spare=True)
+        else:
+            self._since_s = self._looked_s = time.monotonic()
 
     def look(self, pids: dict[int, int]) -> None:
         now = time.monotonic()
         if self._since_s is None or now - self._looked_s < 1.0:
             return
         self._looked_s = now
-        waited_s = now - self._since_s
-        if waited_s >= (_REFILL_S if self._roomy else _REFILL_AT_LAST_S) or (
-            not self._roomy and self._journal.training(pids)
-        ):
+        if now - self._since_s >= _REFILL_AT_LAST_S or self._journal.training(pids):
             self._since_s = None
             self._standbys.fill(spare=True)
 

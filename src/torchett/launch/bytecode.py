@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     import subprocess
 
 _SIDE_BY_SIDE = 8  # cores from which on compiling ahead of whoever imports is worth it
-_PACKAGES = ("torch", "sympy", "networkx", "numpy", "mpmath", "triton")
-_NEVER_IMPORTED = r"/(testing|tests?|benchmarks?)/"
+_PACKAGES = ("torch", "torchgen", "numpy", "sympy", "mpmath", "networkx", "triton")
 
 
 def board() -> None:
@@ -45,23 +44,12 @@ def compile_ahead() -> "subprocess.Popen[bytes] | None":
     if not packages or _has_bytecode(packages[0]):
         return None
     folders = [folder for spec in packages for folder in spec.submodule_search_locations or ()]
-    python, env = _interpreter(sys.pycache_prefix)
-    command = [*python, "-m", "compileall", "-qq", "-j", str(workers), "-x", _NEVER_IMPORTED]
+    script = os.path.join(os.path.dirname(__file__), "ahead.py")
+    command = [sys.executable, "-I", "-S", "-X", f"pycache_prefix={sys.pycache_prefix}", script]
     quiet = subprocess.DEVNULL
     return subprocess.Popen(
-        [*command, *folders], env=env, stdout=quiet, stderr=quiet, start_new_session=True
+        [*command, str(workers), *folders], stdout=quiet, stderr=quiet, start_new_session=True
     )
-
-
-def _interpreter(folder: str) -> tuple[list[str], dict[str, str]]:
-    """A bare interpreter that keeps bytecode there, and so does whatever it starts.
-
-    By the environment: `-X pycache_prefix` does not reach the processes of a forkserver, which
-    compileall has since Python 3.12; they would write beside the sources.
-    """
-    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    env = {name: value for name, value in env.items() if not name.startswith("ETT_")}
-    return [sys.executable, "-s", "-P"], {**env, "PYTHONPYCACHEPREFIX": folder}
 
 
 def stop(ahead: "subprocess.Popen[bytes] | None") -> None:

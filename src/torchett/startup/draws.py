@@ -40,13 +40,24 @@ def _kept(model: Any, loss: Callable[[Any, Any], Any], batch: Any) -> Path | Non
     if "ETT_RUN" not in os.environ:
         return None
     try:
-        like: list[Any] = [repr(model), model.training, *_sources(model, loss)]
+        like: list[Any] = [*_parts(model), *_sources(model, loss)]
         map_tensors(lambda x: like.append([*x.shape, str(x.dtype), str(x.device)]), batch)
         name = hashlib.sha256(json.dumps(like).encode()).hexdigest()[:16]
     except Exception as error:  # a loss without a name, a file that is gone
         log.debug("torchett: draws are not remembered: %s", error)
         return None
     return Path(os.environ["ETT_RUN"], "draws", f"{name}.json")
+
+
+def _parts(model: Any) -> Iterator[Any]:
+    """The modules and their settings: what `repr` tells, which prints some modules' weights, too."""
+    for name, module in model.named_modules():
+        settings = {key: value for key, value in vars(module).items() if _is_setting(value)}
+        yield [name, type(module).__qualname__, settings]
+
+
+def _is_setting(value: Any) -> bool:
+    return value is None or isinstance(value, str | int | float)
 
 
 def _sources(model: Any, loss: Any) -> Iterator[Any]:

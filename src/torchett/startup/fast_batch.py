@@ -42,6 +42,7 @@ from torchett.startup.surroundings import (
     restore,
 )
 from torchett.startup.turns import short_turns
+from torchett.startup.workshop import fetch_tools
 
 T = TypeVar("T")
 log = logging.getLogger("torchett")
@@ -139,6 +140,7 @@ class WarmUp:
             self._guarded(self._rehearse_and_run)
 
     def _rehearse_and_run(self) -> None:
+        fetch_tools()
         made = self._fast_batch() if callable(self._fast_batch) else self._fast_batch
         batch = map_tensors(lambda tensor: _marked(tensor, self._dynamic), made)
         before = generators()

@@ -1,0 +1,76 @@
+"""What kernels are made with is asked for before the model is traced, where there is a GPU."""
+
+import logging
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from torchett.startup import workshop
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was asked for, on a machine that seems to have a GPU."""
+    found: list[str] = []
+
+    def active() -> Any:
+        found.append("driver")
+        return SimpleNamespace(get_current_target=lambda: None)
+
+    class Driver:
+        active = property(lambda self: active())
+
+    fakes = {
+        "torch._inductor.compile_fx": SimpleNamespace(),
+        "torch._inductor.async_compile": SimpleNamespace(
+            maybe_warm_pool=lambda: found.append("workers")
+        ),
+        "triton.runtime": SimpleNamespace(driver=Driver()),
+        "triton.backends.nvidia.compiler": SimpleNamespace(
+            get_ptxas_version=lambda: found.append("ptxas")
+        ),
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setitem(sys.modules, name, fake)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: found.append(f"on {device}"))
+    monkeypatch.setattr(
+        workshop, "begin_beside", lambda work, *args, name: work(*args)
+    )  # what it does beside is looked at here
+    return found
+
+
+def test_workers_and_triton_are_asked_for_on_the_device_of_the_caller(asked: list[str]) -> None:
+    workshop.fetch_tools()
+    assert asked == ["workers", "on 3", "driver", "ptxas"]
+
+
+def test_nothing_is_without_a_gpu(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    workshop.fetch_tools()
+    assert asked == []
+
+
+def test_nothing_is_if_another_backend_compiles(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "torch._inductor.compile_fx")
+    workshop.fetch_tools()
+    assert asked == []
+
+
+def test_trouble_is_left_to_the_compile(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused() -> None:
+        raise OSError("no processes left")
+
+    monkeypatch.setattr(sys.modules["torch._inductor.async_compile"], "maybe_warm_pool", refused)
+    with caplog.at_level(logging.DEBUG, logger="torchett"):
+        workshop.fetch_tools()
+    assert "no processes left" in caplog.text
