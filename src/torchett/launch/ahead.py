@@ -13,13 +13,16 @@ from py_compile import compile as compile_source
 
 _NEVER_IMPORTED = ("_internal", "test", "tests", "benchmark", "benchmarks", "onnx", "f2py")
 # `import torch` goes through these folders, in about this order; then dynamo, then inductor.
-_IN_ORDER = """
-    torch numpy numpy/_core numpy/lib torch/cuda torch/nn torch/utils torch/distributed torchgen
-    torch/autograd torch/_library torch/package torch/backends torch/distributions torch/jit
-    torch/multiprocessing torch/fx torch/_logging torch/optim torch/ao torch/quantization
-    torch/masked torch/_subclasses torch/export torch/_higher_order_ops torch/_prims torch/_decomp
-    torch/_refs torch/_native torch/_dynamo triton sympy torch/_functorch torch/_inductor networkx
-""".split()
+_IN_ORDER = (
+    *("torch", "numpy", "numpy/_core", "numpy/lib", "torch/cuda", "torch/nn"),
+    *("torch/utils", "torch/distributed", "torchgen", "torch/autograd", "torch/_library"),
+    *("torch/package", "torch/backends", "torch/distributions", "torch/jit"),
+    *("torch/multiprocessing", "torch/fx", "torch/_logging", "torch/optim", "torch/ao"),
+    *("torch/quantization", "torch/masked", "torch/_subclasses", "torch/export"),
+    *("torch/_higher_order_ops", "torch/_prims", "torch/_decomp", "torch/_refs"),
+    *("torch/_native", "torch/_dynamo", "triton", "sympy", "torch/_functorch"),
+    *("torch/_inductor", "networkx"),
+)
 
 
 def sources(folders: list[str]) -> list[str]:

@@ -53,6 +53,7 @@ def main() -> NoReturn:
 def be(job: dict[str, Any], well: Callable[[], None] = lambda: None) -> NoReturn:
     """Become the rank that this job describes; if that ends well, `well` is called last of all."""
     gc.freeze()  # no collection walks through what is there to stay
+    prepare("torchett.startup.garbage:rarely_at_first")
     _become(job)
     board()
     _leave(_run(job["argv"]), well)

@@ -28,6 +28,7 @@ PER_RANK = frozenset(
 PRELOAD = (
     "torch",
     "torchett.launch.rehearsal:begin_hashing",
+    "torchett.startup.fast_batch",
     "torch.distributed",
     "torch.utils.data",
     "torch._dynamo",
@@ -43,7 +44,6 @@ PRELOAD = (
     "torch.distributed.tensor.experimental",  # by dynamo, when it first meets a function of torch
     "torchett.checkpoint.checkpointer",
     "torchett.checkpoint.restore",
-    "torchett.startup.fast_batch",
     "torchett.compile.session",
     "torchett.compile.watch",
     "torchett.compile.pins",

@@ -50,7 +50,7 @@ def _kept(model: Any, loss: Callable[[Any, Any], Any], batch: Any) -> Path | Non
 
 
 def _parts(model: Any) -> Iterator[Any]:
-    """The modules and their settings: what `repr` tells, which prints some modules' weights, too."""
+    """The modules and their settings: what `repr` tells, which prints some weights as well."""
     for name, module in model.named_modules():
         settings = {key: value for key, value in vars(module).items() if _is_setting(value)}
         yield [name, type(module).__qualname__, settings]
