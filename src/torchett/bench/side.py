@@ -109,7 +109,7 @@ def drive(side: Side, workload: Workload, schedule: Schedule | None) -> Finished
             digest = said or digest
             if fault == "node":  # the next one never ran this job: its own caches are empty
                 for cache in ("TORCHINDUCTOR_CACHE_DIR", "ETT_BYTECODE"):
-                    shutil.rmtree(env[cache], ignore_errors=True)
+                    _lose(Path(env[cache]), start)
             if ended == 0:
                 run = side.folder / "runs" / side.name
                 return Finished(side=side, run=run, digest=digest, starts=start)
@@ -117,6 +117,12 @@ def drive(side: Side, workload: Workload, schedule: Schedule | None) -> Finished
                 break
     tail = "".join((side.folder / "output.log").read_text().splitlines(keepends=True)[-15:])
     raise RunError(f"ett bench: {side.name} ended with {ended}; its last lines:\n{tail}")
+
+
+def _lose(cache: Path, start: int) -> None:
+    """Put a cache out of sight: deleting it would take time that no lost node takes."""
+    if cache.exists():
+        cache.rename(cache.with_name(f"{cache.name}-lost-{start}"))
 
 
 def _run(
