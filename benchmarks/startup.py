@@ -31,7 +31,7 @@ from pathlib import Path
 
 from _table import Column, Report, Row, Sheet, bar, options
 
-from torchett.bench.side import make_header
+from torchett.bench.side import make_even
 
 ROOT = Path(__file__).resolve().parents[1]
 STEP = re.compile(r"step (\d+) loss")
@@ -164,7 +164,7 @@ def main() -> None:
     if args.quick:
         args.kills = 3
     if not args.standby_device:
-        make_header()
+        make_even(on_gpu=False)
     with tempfile.TemporaryDirectory() as caches:
         stock, *ours = (measure(side, args, Path(caches)) for side in (STOCK, *args.sides))
     keys = ("first_start_s", "fresh_start_s", "warm_start_s", "recover_s", "worst_s", "exit_s")

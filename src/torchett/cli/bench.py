@@ -45,7 +45,7 @@ def bench(
 
     from torchett.bench.levers import LEVERS, NAMES, won_s
     from torchett.bench.schedule import schedule
-    from torchett.bench.side import make_header
+    from torchett.bench.side import make_even
     from torchett.bench.verdict import same_weights, saved_percent
     from torchett.bench.workload import WORKLOADS
     from torchett.report.bench import bench_report, lever_report
@@ -60,8 +60,7 @@ def bench(
         if folder is None:
             folder = Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="ett-bench-")))
         every = frozenset(NAMES)
-        if not workload.on_gpu:
-            make_header()
+        make_even(workload.on_gpu)
         stock = _outcome("stock", None, workload, wrong, folder)
         ours = _outcome("torchett", every, workload, wrong, folder)
         shown: dict[str, Any] = {
