@@ -4,10 +4,8 @@
 
 Each side of each schedule is a job of its own, from its first start with empty caches to its exit;
 with --folder what is done is not done again, so that one schedule a command fits ten minutes.
-torchett has its bytecode, as any installed package has.
 """
 
-import compileall
 import json
 import statistics
 import subprocess
@@ -18,7 +16,6 @@ from typing import Any
 
 from _table import Bar, Column, Report, Row, Sheet, options
 
-PACKAGE = Path(__file__).resolve().parents[1] / "src" / "torchett"
 SCHEDULES = ("ranks", "mixed", "bunched")
 
 
@@ -57,7 +54,6 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="keep runs here and go on from them")
     args = parser.parse_args()
     steps = 400 if args.quick and not args.steps else args.steps
-    compileall.compile_dir(PACKAGE, quiet=1)
     with tempfile.TemporaryDirectory(prefix="ett-h200-") as scratch:
         folder = args.folder or Path(scratch)
         found = {name: compared(name, args.size, steps, folder) for name in args.schedule}

@@ -1,5 +1,6 @@
 """The CPU's vector instructions: the best that work, found with no more compiles than needed."""
 
+import _ctypes
 import os
 import platform
 import subprocess
@@ -40,6 +41,8 @@ def sets(monkeypatch: pytest.MonkeyPatch) -> dict[str, Instructions]:
     theirs = cpu_vec_isa.valid_vec_isa_list
     theirs.cache_clear()
     monkeypatch.setattr(cpu_vec_isa, "valid_vec_isa_list", theirs)
+    if hasattr(cpu_vec_isa.VecISA, "_probe_load"):  # to be put back
+        monkeypatch.setattr(cpu_vec_isa.VecISA, "_probe_load", cpu_vec_isa.VecISA._probe_load)
     ask_for_the_best()
     yield made
     theirs.cache_clear()
@@ -62,6 +65,22 @@ def test_a_machine_whose_compiler_knows_none_has_none(sets: dict[str, Instructio
     for one in sets.values():
         one.works = False
     assert str(cpu_vec_isa.pick_vec_isa()) == "INVALID_VEC_ISA"
+
+
+@pytest.mark.skipif(
+    not hasattr(cpu_vec_isa.VecISA, "_probe_load"), reason="this torch has no such seam"
+)
+def test_a_library_is_loaded_here_and_no_interpreter_is_begun_for_it(
+    sets: dict[str, Instructions], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begun(*args: object, **kwargs: object) -> None:
+        raise AssertionError("a process was begun")
+
+    monkeypatch.setattr(subprocess, "run", begun)
+    (tmp_path / "broken.so").write_text("no library")
+    isa = cpu_vec_isa.VecAVX2()
+    assert isa._probe_load(_ctypes.__file__)
+    assert not isa._probe_load(str(tmp_path / "broken.so"))
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="asked for by compiling on x86 only")

@@ -8,6 +8,7 @@ the launcher with it is followed by the same command again. A lost node takes it
 cache with it; shared storage (checkpoints, a library of compiled code) stays.
 """
 
+import compileall
 import os
 import re
 import shutil
@@ -91,8 +92,10 @@ def make_even(on_gpu: bool) -> None:
     """Do what outlives every job's cache, once for both sides: the first would do it for the other.
 
     The packages' files are read into the kernel's cache; on a CPU the header of C++ kernels is
-    compiled, too, which takes 4.6 s.
+    compiled, too, which takes 4.6 s. And torchett, whose hooks are on both sides, has its bytecode,
+    as any installed package has: a checkout may have none.
     """
+    compileall.compile_dir(Path(__file__).parents[1], quiet=2)
     code = """
 import torch.distributed.run, torch.distributed.checkpoint, torch._inductor.compile_fx
 from torchett.launch.rehearsal import find_header, hash_sources
