@@ -213,10 +213,19 @@ def test_a_pod_without_an_account_is_not_a_complaint(tmp_path: Path) -> None:
     assert asked(placement(env), env, 10.0) == placement(env)
 
 
+# A busy machine may take longer to answer than anybody's start-up should wait.
+PATIENT = """
+from torchett.cli.main import main
+from torchett.launch import scheduler
+scheduler.ASK_S = 30
+main()
+"""
+
+
 def ett_run(runs: Path, env: dict[str, str], *args: str) -> subprocess.CompletedProcess[str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("ETT_", "SLURM_", "PET_"))}
     return subprocess.run(
-        [sys.executable, "-m", "torchett.cli.main", *args],
+        [sys.executable, "-c", PATIENT, *args],
         env=kept | {"ETT_RUNS": str(runs)} | env,
         capture_output=True,
         text=True,
