@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from torchett.launch.agent import _meet_at_once
+from torchett.launch.agent import _meet_at_once, _Refill
 
 rendezvous = pytest.importorskip("torch.distributed.elastic.rendezvous.dynamic_rendezvous")
 
@@ -61,3 +61,34 @@ def test_a_rank_that_leaves_before_it_is_asked_to_is_no_error(tmp_path: Path) ->
         command, cwd=tmp_path, env=dict(os.environ), capture_output=True, text=True, timeout=120
     )
     assert (done.returncode, done.stdout) == (0, "gone\n"), done.stderr
+
+
+class Counted:
+    """Standbys that are only counted; a journal that says whether ranks train."""
+
+    def __init__(self) -> None:
+        self.filled, self.trains = 0, False
+
+    def fill(self, spare: bool = False) -> None:
+        assert spare
+        self.filled += 1
+
+    def training(self, pids: dict[int, int]) -> bool:
+        return self.trains
+
+
+@pytest.mark.parametrize(("cores", "at_once"), [(8, True), (7, False)])
+def test_with_cores_to_spare_standbys_are_replaced_at_once_else_when_ranks_train(
+    cores: int, at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {*range(cores)})
+    clock = [100.0]
+    monkeypatch.setattr("torchett.launch.agent.time.monotonic", lambda: clock[0])
+    counted = Counted()
+    refill = _Refill(counted, counted)  # type: ignore[arg-type]
+    refill.started(2)
+    assert counted.filled == at_once
+    for counted.trains in (False, True, True):
+        clock[0] += 2.0
+        refill.look({})
+        assert counted.filled == (at_once or counted.trains)

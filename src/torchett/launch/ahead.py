@@ -37,7 +37,7 @@ def sources(folders: list[str]) -> list[str]:
             for name in names:
                 if name.endswith(".py"):
                     path = os.path.join(folder, name)
-                    found.append((rank, -os.path.getsize(path), path))
+                    found.append((rank, -os.lstat(path).st_size, path))
     return [path for _, _, path in sorted(found)]
 
 
