@@ -83,7 +83,8 @@ def test_with_cores_to_spare_standbys_are_replaced_at_once_else_when_ranks_train
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {*range(cores)})
     clock = [100.0]
-    monkeypatch.setattr("torchett.launch.agent.time.monotonic", lambda: clock[0])
+    ours = SimpleNamespace(monotonic=lambda: clock[0])
+    monkeypatch.setattr("torchett.launch.agent.time", ours)
     counted = Counted()
     refill = _Refill(counted, counted)  # type: ignore[arg-type]
     refill.started(2)

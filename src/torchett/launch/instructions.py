@@ -70,7 +70,7 @@ def ask_for_the_best() -> None:
         return found
 
     cpu_vec_isa.valid_vec_isa_list = valid_vec_isa_list
-    if hasattr(cpu_vec_isa.VecISA, "_probe_load"):  # since torch 2.13
+    if hasattr(cpu_vec_isa.VecISA, "_probe_load"):  # not in every torch
         cpu_vec_isa.VecISA._probe_load = _can_be_loaded
 
 
