@@ -77,19 +77,21 @@ def test_what_was_copied_is_finished_and_waited_for(tmp_path: Path, ranks: int) 
 
 
 def test_a_mark_that_nobody_holds_keeps_nobody_waiting(tmp_path: Path) -> None:
-    (tmp_path / ".orphan-7").touch()
-    began = time.monotonic()
-    wait_for(at_work(open_storage(tmp_path)))
-    assert time.monotonic() - began < 1.0
-    assert not at_work(open_storage(tmp_path))
+    mark = tmp_path / ".orphan-7-500"
+    mark.touch()
+    wait_for([mark])
+    assert not mark.exists()
+    mark.touch()
+    assert Checkpointer(tmp_path, every=1000).expected_step() == 0
+    assert not mark.exists()
 
 
 @pytest.mark.parametrize("usual_s", [None, 3600.0])
 def test_what_will_take_long_ends_with_its_trainer(tmp_path: Path, usual_s: float | None) -> None:
     hand = Hand()
-    hand.take(str(tmp_path))
+    hand.take(str(tmp_path), 1)
     hand.is_done(usual_s)
-    hand.take(str(tmp_path))
+    hand.take(str(tmp_path), 1)
     began = time.monotonic()
     hand.finish()
     assert time.monotonic() - began < 1.0
@@ -98,17 +100,19 @@ def test_what_will_take_long_ends_with_its_trainer(tmp_path: Path, usual_s: floa
 def test_an_upload_that_never_ends_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(orphans, "_PATIENCE_S", 0.3)
+    monkeypatch.setattr(orphans, "_PATIENCE_S", 2.0)
+    training = Training()
     hand = Hand()
-    hand.take(str(tmp_path))
+    hand.take(str(tmp_path), 1)
     hand.is_done(0.1)
-    hand.take(str(tmp_path))
+    hand.take(str(tmp_path), 1)
     finishing = threading.Thread(target=hand.finish)
     finishing.start()
     while not at_work(open_storage(tmp_path)):
         time.sleep(0.001)
-    training = Training()
     ckpt = Checkpointer(tmp_path, every=1000, upload="thread")
+    assert ckpt.expected_step() == 2, "nobody has waited for it yet"
+    assert finishing.is_alive()
     assert ckpt.restore(training.state) == 0
     ckpt.close(final=False)
     finishing.join(5)

@@ -84,11 +84,9 @@ class Checkpointer:
         self._every, self._mtbf_s = every, mtbf_s
         self._upload, self._on_error = upload, on_error
         Schedule(every)  # refused now rather than at the first step
-        if marks := orphans.at_work(near):
-            with recorded_stage("checkpoint_restore"):
-                orphans.wait_for(marks)
+        self._orphaned = orphans.at_work(near)
         rank, size = (int(os.environ.get(name, d)) for name, d in (("RANK", 0), ("WORLD_SIZE", 1)))
-        self._prefetch = Prefetch(self._tiers, rank, size)
+        self._prefetch = Prefetch(self._tiers, rank, size, orphaned=self._orphaned)
         self._snapshots = Snapshots(staging_memory)
         self._met: _Met | None = None
         self._decisions = 0
@@ -108,11 +106,12 @@ class Checkpointer:
     def expected_step(self) -> int:
         """What `restore` will say if the newest checkpoint is good; known before there is a model.
 
-        For a loader that is to begin early. Compare it with what `restore` did say.
+        For a loader that is to begin early. Compare it with what `restore` did say. What a dead
+        trainer's upload has in hand is expected to become one.
         """
         found = [entry for storage in self._tiers for entry in entries(storage)]
         steps = [entry.step for entry in found if entry.manifest is not None]
-        return max(steps, default=-1) + 1
+        return max([*steps, *map(orphans.step_of, self._orphaned)], default=-1) + 1
 
     def restore(
         self, state: MutableMapping[str, Any], *, skip: Collection[str] = (), strict: bool = True
@@ -238,6 +237,7 @@ class Checkpointer:
 
     def _meet(self) -> "_Met":
         if self._met is None:
+            orphans.wait_for(self._orphaned)
             ranks = meet()
             history = History(self._tiers[0])
             auto = history.read() if ranks.rank == 0 and self._every == "auto" else None

@@ -2,17 +2,19 @@
 
     trainer        step ─ copied ─ ✗ killed
     uploader                ├── writes ─┼─ goes on ── commits ┤
-    next attempt                          ├ starts ┄┄┄┄┄┄┄┄┄┄┄┤ restores that checkpoint
+    next attempt                          ├─ starts ──────────┄┤ restores that checkpoint
 
 What was copied is not lost with the process it was copied from. Only what will be done in no time:
 a restart that waited would lose more than it wins. A lock on a file beside the checkpoints says
-that one is at work; where the file system has no locks, an upload ends with its trainer.
+that one is at work, and its name on which step; where the file system has no locks, an upload ends
+with its trainer.
 """
 
 import fcntl
 import os
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from torchett.checkpoint.storage import Folder, Storage, open_storage
@@ -28,12 +30,12 @@ class Hand:
     def __init__(self) -> None:
         self._empty = threading.Event()
         self._empty.set()
-        self._where, self._since_s = "", 0.0
+        self._where, self._step, self._since_s = "", 0, 0.0
         self._usual_s: float | None = None
 
-    def take(self, where: str) -> None:
+    def take(self, where: str, step: int) -> None:
         """An upload begins, to this storage."""
-        self._where, self._since_s = where, time.monotonic()
+        self._where, self._step, self._since_s = where, step, time.monotonic()
         self._empty.clear()
 
     def is_done(self, seconds: float | None) -> None:
@@ -49,37 +51,45 @@ class Hand:
         left_s = self._since_s + self._usual_s - time.monotonic()
         if left_s > _SOON_S or not isinstance(storage, Folder):
             return
-        path = storage.path / f"{_NAME}{os.getpid()}"
+        path = storage.path / f".claim-{os.getpid()}"
         try:
             with path.open("w") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path = path.rename(storage.path / f"{_NAME}{os.getpid()}-{self._step}")
                 self._empty.wait(_PATIENCE_S)
-                path.unlink(missing_ok=True)
         except OSError:
-            path.unlink(missing_ok=True)
+            pass  # no locks here, or no room
+        path.unlink(missing_ok=True)
 
 
 def at_work(storage: Storage) -> list[Path]:
-    """The marks of uploads whose trainers have died."""
-    return list(storage.path.glob(f"{_NAME}*")) if isinstance(storage, Folder) else []
+    """The marks of uploads whose trainers have died; one that nobody holds is taken away."""
+    marks = storage.path.glob(f"{_NAME}*") if isinstance(storage, Folder) else ()
+    return [path for path in marks if not _is_over(path)]
 
 
-def wait_for(marks: list[Path]) -> None:
-    """Return when these uploads are over; a mark that nobody holds is taken away."""
+def step_of(mark: Path) -> int:
+    """The step that is uploaded."""
+    return int(mark.name.rpartition("-")[2])
+
+
+def wait_for(marks: Sequence[Path]) -> None:
+    """Return when these uploads are over, or have had time enough."""
     until = time.monotonic() + _PATIENCE_S
     for path in marks:
-        try:
-            with path.open() as file:
-                while time.monotonic() < until and not _is_free(file.fileno()):
-                    time.sleep(0.01)
-            path.unlink(missing_ok=True)
-        except OSError:
-            continue  # it is over
+        while time.monotonic() < until and not _is_over(path):
+            time.sleep(0.01)
+        path.unlink(missing_ok=True)
 
 
-def _is_free(descriptor: int) -> bool:
+def _is_over(mark: Path) -> bool:
+    """Whether nobody holds it; then it is taken away."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
+        with mark.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        mark.unlink(missing_ok=True)
+    except BlockingIOError:
         return False
+    except OSError:
+        pass  # it is gone
     return True

@@ -1,7 +1,8 @@
 """Reading ahead: the newest checkpoint is read and summed while the model is still being built.
 
-What was read from a folder stays in the kernel's cache; what came from an object store is kept
-here, up to a bound, until it is loaded.
+An upload that is still being finished for a dead trainer (`orphans.py`) is waited for first. What
+was read from a folder stays in the kernel's cache; what came from an object store is kept here,
+up to a bound, until it is loaded.
 """
 
 import io
@@ -11,8 +12,10 @@ import threading
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from torchett.checkpoint import orphans
 from torchett.checkpoint.catalog import Entry, entries, verify
 from torchett.checkpoint.checksum import CHUNK
 from torchett.checkpoint.manifest import FileSum
@@ -38,9 +41,16 @@ class Prefetch:
     """Verifies this rank's share of the newest checkpoint, on a thread begun at once."""
 
     def __init__(
-        self, tiers: Sequence[Storage], rank: int, size: int, memory: int = 4 << 30
+        self,
+        tiers: Sequence[Storage],
+        rank: int,
+        size: int,
+        *,
+        orphaned: Sequence[Path] = (),
+        memory: int = 4 << 30,
     ) -> None:
         self._tiers, self._rank, self._size = tiers, rank, size
+        self._orphaned = orphaned
         self._room = memory
         self._found: dict[tuple[str, str, str], list[str]] = {}
         self._kept: dict[tuple[str, str, str], bytearray] = {}
@@ -49,6 +59,7 @@ class Prefetch:
 
     def _work(self) -> None:
         try:
+            orphans.wait_for(self._orphaned)
             newest: Entry | None = None
             for storage in self._tiers:
                 for entry in entries(storage)[:1]:

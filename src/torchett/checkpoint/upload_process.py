@@ -68,7 +68,7 @@ def _serve(
     tensors: list[Any] = []
     while True:
         job, fds = jobs.get()
-        hand.take(job.target.where)
+        hand.take(job.target.where, job.step)
         if fds:
             tensors = []
             memory = mmap.mmap(fds[0], 0)

@@ -29,7 +29,7 @@ from torchett.checkpoint.manifest import FileSum
 from torchett.checkpoint.storage import Storage
 
 METADATA = ".metadata"
-_PER_THREAD = 256 << 20
+_PER_THREAD = 64 << 20
 _ALIGN = 64
 
 
