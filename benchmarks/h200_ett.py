@@ -42,6 +42,8 @@ def row(schedule: str, side: str, found: dict[str, Any]) -> Row:
         "failures": sum(ledger["failures"].values()),
         "start_s": ledger["time_to_start_s"],
         "recover_s": statistics.fmean(ledger["time_to_recover_s"] or [0.0]),
+        "step_ms": 1e3 * ledger["accounts"]["effective"] / found["steps"] / found["ranks"],
+        "pulse_ms": 1e3 * (found[side]["pulse_s"] or 0.0),
         **ledger["accounts"],
     }
 
@@ -59,8 +61,9 @@ def main() -> None:
         found = {name: compared(name, args.size, steps, folder) for name in args.schedule}
     rows = [row(name, side, one) for name, one in found.items() for side in ("stock", "torchett")]
     fixed = {"schedule", "side", "ett_percent", "wall_s", "wasted_s", "failures"}
+    fixed |= {"start_s", "recover_s", "step_ms", "pulse_ms"}
     accounts = sorted(
-        {key for one in rows for key in one} - fixed - {"start_s", "recover_s"},
+        {key for one in rows for key in one} - fixed,
         key=lambda key: -sum(one.get(key, 0.0) for one in rows),
     )
     seconds = "{:.1f}".format
@@ -73,6 +76,8 @@ def main() -> None:
         Column("failures", "failures", str),
         Column("start_s", "to start", seconds),
         Column("recover_s", "to recover", seconds),
+        Column("step_ms", "step ms", seconds),
+        Column("pulse_ms", "a fixed loop ms", "{:.2f}".format),
     ]
     first = next(iter(found.values()))
     report = Report(
@@ -85,9 +90,11 @@ def main() -> None:
     ]
     for name, one in found.items():
         ett, saved = one["torchett"]["ledger"]["ett_percent"], one["saved_percent"]
+        longer = max(one[side]["ledger"]["window_s"] for side in ("stock", "torchett"))
         report.bars += [
             Bar(f"{name}: ETT", "≥ 90%", f"{ett:.1f}%", ett >= 90),
             Bar(f"{name}: fewer non-effective s", "≥ 70%", f"{saved:.1f}%", saved >= 70),
+            Bar(f"{name}: the longer side", "≤ 540 s", f"{longer:.1f} s", longer <= 540),
         ]
     report.show(args.json)
 

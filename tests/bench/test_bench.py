@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from torchett.bench import pulse
 from torchett.bench.levers import LEVERS, NAMES, run_options, script_options
 from torchett.bench.schedule import SCHEDULES, schedule
 from torchett.bench.side import Side, _run
@@ -107,3 +108,24 @@ def test_a_job_that_ends_by_itself_gives_its_code_and_digest() -> None:
     digest = "ab" * 32
     code, said, fault = _run(script(f"print('digest {digest}')"), os.environ, io.StringIO())
     assert (code, said, fault) == (0, digest, None)
+
+
+def test_a_machine_that_changed_between_the_sides_is_told_of() -> None:
+    assert pulse.unsteady(1.0e-3, 1.09e-3) is None
+    assert pulse.unsteady(None, 1e-3) is None
+    said = pulse.unsteady(0.70e-3, 0.91e-3)
+    assert said is not None
+    assert said.startswith("the machine was 30% slower in torchett's turn than in stock's")
+    assert "took 0.70 ms, then 0.91" in said
+    assert "30% faster" in (pulse.unsteady(1.0e-3, 0.7e-3) or "")
+
+
+def test_the_pulse_is_taken_beside_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulse, "_EVERY_S", 0.01)
+    with pulse.Pulse() as taken:
+        assert taken.seconds is None or taken.seconds > 0
+        until = time.monotonic() + 10
+        while taken.seconds is None and time.monotonic() < until:
+            time.sleep(0.01)
+    assert taken.seconds is not None
+    assert taken.seconds > 0

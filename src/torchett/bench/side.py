@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO
 
 from torchett.bench.levers import run_options, script_options
+from torchett.bench.pulse import Pulse
 from torchett.bench.schedule import Schedule
 from torchett.bench.workload import Workload
 from torchett.model.errors import RunError
@@ -80,12 +81,16 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """A job that has come to its end: its run, its weights' digest, how often it was started."""
+    """A job that has come to its end: its run, its weights' digest, how often it was started.
+
+    `pulse_s` tells how fast the machine was meanwhile (`pulse.py`).
+    """
 
     side: Side
     run: Path
     digest: str | None
     starts: int
+    pulse_s: float | None
 
 
 def make_even(on_gpu: bool) -> None:
@@ -112,7 +117,7 @@ def drive(side: Side, workload: Workload, schedule: Schedule | None) -> Finished
     command, env = side.command(workload, schedule), side.environment()
     most = 2 + (schedule.failures if schedule else 0)
     digest = None
-    with (side.folder / "output.log").open("a") as log:
+    with (side.folder / "output.log").open("a") as log, Pulse() as pulse:
         for start in range(1, most + 1):
             ended, said, fault = _run(command, env, log)
             digest = said or digest
@@ -121,7 +126,9 @@ def drive(side: Side, workload: Workload, schedule: Schedule | None) -> Finished
                     _lose(Path(env[cache]), start)
             if ended == 0:
                 run = side.folder / "runs" / side.name
-                return Finished(side=side, run=run, digest=digest, starts=start)
+                return Finished(
+                    side=side, run=run, digest=digest, starts=start, pulse_s=pulse.seconds
+                )
             if ended is not None:
                 break
     tail = "".join((side.folder / "output.log").read_text().splitlines(keepends=True)[-15:])

@@ -19,6 +19,7 @@ class Outcome:
     history: History
     digest: str | None
     starts: int
+    pulse_s: float | None
 
     @property
     def wasted_s(self) -> float:
@@ -31,6 +32,7 @@ class Outcome:
             "wasted_s": self.wasted_s,
             "digest": self.digest,
             "starts": self.starts,
+            "pulse_s": self.pulse_s,
             "ledger": self.ledger.to_json(),
         }
 
@@ -44,6 +46,7 @@ def settled(finished: Finished, title: str) -> Outcome:
         history=reader.history(),
         digest=finished.digest,
         starts=finished.starts,
+        pulse_s=finished.pulse_s,
     )
 
 

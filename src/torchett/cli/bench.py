@@ -44,6 +44,7 @@ def bench(
     from dataclasses import replace
 
     from torchett.bench.levers import LEVERS, NAMES, won_s
+    from torchett.bench.pulse import unsteady
     from torchett.bench.schedule import schedule
     from torchett.bench.side import make_even
     from torchett.bench.verdict import same_weights, saved_percent
@@ -73,6 +74,7 @@ def bench(
             "saved_percent": saved_percent(stock, ours),
             "same_weights": same_weights([stock, ours]),
             "won_s": won_s(stock.ledger, ours.ledger),
+            "unsteady": unsteady(stock.pulse_s, ours.pulse_s),
         }
         rows = []
         if levers:
@@ -103,6 +105,7 @@ def bench(
             f" {', '.join(shown['schedule'])}.",
             f"Rank-seconds that were not training: {stock.wasted_s:.1f} → {ours.wasted_s:.1f},"
             f" {shown['saved_percent']:.0f}% fewer.",
+            *([f"Mind: {shown['unsteady']}."] if shown["unsteady"] else ()),
         ]
         write_whole(html, [page("The same job, the same failures", said, before, after)])
     if as_json:
@@ -136,12 +139,13 @@ def _outcome(
     what = {"steps": workload.steps, "schedule": wrong.name, "workload": workload.preset}
     if known is not None and known.get("what") == what:
         run = side.folder / "runs" / name
-        finished = Finished(side=side, run=run, digest=known["digest"], starts=known["starts"])
+        facts = {key: known.get(key) for key in ("digest", "starts", "pulse_s")}
+        finished = Finished(side=side, run=run, **facts)
     else:
         click.echo(f"ett: {name}: {workload.steps} steps through '{wrong.name}' …", err=True)
         sys.stderr.flush()
         side.clear()
         finished = drive(side, workload, wrong)
         facts = {"what": what, "digest": finished.digest, "starts": finished.starts}
-        write_whole(done, [json.dumps(facts)])
+        write_whole(done, [json.dumps(facts | {"pulse_s": finished.pulse_s})])
     return settled(finished, name)

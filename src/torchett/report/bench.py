@@ -29,6 +29,8 @@ def bench_report(stock: Ledger, ours: Ledger, facts: Mapping[str, Any]) -> Rende
         f" what went wrong: {', '.join(facts['schedule'])}"
     )
     parts = [Text(head, style="dim"), comparison(stock, ours), Text(), table, Text(), verdict]
+    if facts["unsteady"]:
+        parts.append(Text(f"mind: {facts['unsteady']}", style="yellow"))
     return Group(*parts)
 
 
