@@ -31,3 +31,8 @@ def test_an_error_reaches_every_rank_and_a_killed_upload_process_is_replaced(
     said = world("trouble", tmp_path)
     assert "heard on all ranks" in said
     assert "saved by the new process" in said
+
+
+@pytest.mark.e2e
+def test_what_each_rank_names_for_itself_comes_back_to_it(tmp_path: Path) -> None:
+    assert world("apart", tmp_path).count("has its own") == 2

@@ -203,5 +203,59 @@ def trouble(folder: Path) -> None:
     ranks(2, folder, work)
 
 
+class Tables:
+    """An optimizer of whole tables, as TorchRec deals them out: each rank names its own only."""
+
+    def __init__(self, rank: int) -> None:
+        self.sums = {f"table_{t}": torch.zeros(5) for t in (rank, rank + 2)}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"state": dict(self.sums)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        assert state["state"].keys() == self.sums.keys(), f"given {[*state['state']]}"
+        self.sums = state["state"]
+
+
+class Late:
+    """Something that has no state before it has begun."""
+
+    def __init__(self) -> None:
+        self.learned: dict[str, Any] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.learned)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.learned = dict(state)
+
+
+def apart(folder: Path) -> None:
+    """What each rank names for itself comes back to it, and to nobody else."""
+
+    def write(rank: int) -> None:
+        tables, late = Tables(rank), Late()
+        for name, sums in tables.sums.items():
+            sums.fill_(int(name[-1]) + 1)
+        late.learned = {"best": 7}
+        ckpt = Checkpointer(folder / "checkpoints", every=1000, upload="thread")
+        ckpt.save(0, {"tables": tables, "late": late}, wait=True)
+        ckpt.close(final=False)
+
+    def read(rank: int) -> None:
+        tables, late = Tables(rank), Late()
+        ckpt = Checkpointer(folder / "checkpoints", every=1000, upload="thread")
+        assert ckpt.restore({"tables": tables, "late": late}) == 1
+        assert {name: int(sums[0]) for name, sums in tables.sums.items()} == {
+            f"table_{t}": t + 1 for t in (rank, rank + 2)
+        }
+        assert late.learned == {"best": 7}
+        print(f"rank {rank} has its own", flush=True)
+        ckpt.close(final=False)
+
+    ranks(2, folder, write)
+    ranks(2, folder, read)
+
+
 if __name__ == "__main__":
-    {"reshard": reshard, "trouble": trouble}[sys.argv[1]](Path(sys.argv[2]))
+    {"reshard": reshard, "trouble": trouble, "apart": apart}[sys.argv[1]](Path(sys.argv[2]))

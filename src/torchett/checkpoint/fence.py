@@ -110,6 +110,8 @@ def addresses(tensors: Sequence[Any]) -> list[int]:
 
 
 def _address(tensor: Any) -> int:
+    if hasattr(tensor, "local_shards"):  # a ShardedTensor: torch would warn, and then refuse
+        return 0
     try:
         return int(getattr(tensor, "_local_tensor", tensor).data_ptr())
     except (RuntimeError, AttributeError):

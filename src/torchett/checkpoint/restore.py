@@ -134,7 +134,7 @@ def load(
             nested[key] = to_fill(key, value, metadata)
         else:
             nested[key] = value
-    _complete(nested, wanted, metadata, strict)
+    _complete(nested, wanted, metadata, ranks, strict)
     try:
         dcp_load(
             nested,
@@ -164,12 +164,13 @@ def _is_stateful(value: Any) -> bool:
 
 
 def _complete(
-    nested: dict[str, Any], wanted: Mapping[str, Any], metadata: Any, strict: bool
+    nested: dict[str, Any], wanted: Mapping[str, Any], metadata: Any, ranks: Ranks, strict: bool
 ) -> None:
     """Add what the checkpoint has and a fresh object's state does not have yet.
 
     DCP loads only what is asked for: a scheduler that has not begun, say, would lose what it had
-    learned, without a word. Of a module nothing may be missing on either side.
+    learned, without a word. Of a module nothing may be missing on either side. What any rank asks
+    for is not missing: of tables that are sharded whole, each rank has its own.
     """
     import torch
     from torch.distributed.checkpoint._nested_dict import flatten_state_dict
@@ -177,15 +178,16 @@ def _complete(
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
     have, _ = flatten_state_dict(nested)
+    paths = metadata.planner_data
+    asked_for = {key for key in nested if wanted.get(key) is not None}
+    not_here = {n for n in metadata.state_dict_metadata if n not in have}
+    missing = set.intersection(*ranks.gather({n for n in not_here if paths[n][0] in asked_for}))
     foreign = []
     for name, told in metadata.state_dict_metadata.items():
-        if name in have:
+        if name not in missing:
             continue
-        path = metadata.planner_data[name]
-        value = wanted.get(path[0])
-        if path[0] not in nested or value is None:
-            continue
-        if isinstance(value, torch.nn.Module):
+        path = paths[name]
+        if isinstance(wanted[path[0]], torch.nn.Module):
             foreign.append(name)
             continue
         blank: Any = None
