@@ -140,3 +140,31 @@ def test_a_torch_that_cannot_be_imported_says_why(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "OSError: libmissing.so: cannot open"
+
+
+def test_a_rehearsal_leaves_no_thread_of_a_progress_bar(tmp_path: Path) -> None:
+    """torch.fx shows bars where tqdm is installed, and tqdm watches them by a thread."""
+    code = """
+    import os, threading
+    from torchett.launch.rehearsal import end_monitors
+
+    class Bar:
+        monitor = None
+
+    class TMonitor(threading.Thread):
+        def __init__(self):
+            super().__init__(daemon=True)
+            self.tqdm_cls, self.over = Bar, threading.Event()
+            self.start()
+        def run(self):
+            self.over.wait()
+        def exit(self):
+            self.over.set()
+            self.join()
+
+    Bar.monitor = TMonitor()
+    print(len(os.listdir("/proc/self/task")))
+    end_monitors()
+    print(len(os.listdir("/proc/self/task")), Bar.monitor)
+    """
+    assert agent(code, tmp_path) == ["2", "1 None"]

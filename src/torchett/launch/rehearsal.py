@@ -93,7 +93,19 @@ def walk_the_compiler() -> None:
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
         torch.set_rng_state(state)
+        end_monitors()
         gc.collect()  # what was walked through is not to be frozen with what stays
+
+
+def end_monitors() -> None:
+    """End the thread by which tqdm, where it is installed, watches the bars of torch.fx.
+
+    A template with a second thread cannot be forked. The next bar begins another one.
+    """
+    for thread in threading.enumerate():
+        if type(thread).__name__ == "TMonitor":
+            thread.tqdm_cls.monitor = None  # type: ignore[attr-defined]
+            thread.exit()  # type: ignore[attr-defined]
 
 
 def _little_model() -> Any:
