@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -392,6 +393,28 @@ def test_what_cannot_run_is_refused_with_one_line() -> None:
         plan.stage("x-a", after=["nowhere"])(one)
     with pytest.raises(ValueError, match="stage 'one' is after 'nowhere': no stage of one"):
         plan.run()
+
+
+def test_a_stage_may_name_what_it_needs_and_take_the_rest_as_it_comes() -> None:
+    plan = Plan()
+    for number in range(3):
+        plan.stage(f"x-{number}")(_named(f"n{number}", number))
+
+    @plan.stage("x-sum", after=["n0", "n1", "n2"])
+    def total(n0: int, *others: int) -> list[int]:
+        return [n0, *others]
+
+    assert plan.run().total == [0, 1, 2]
+    with pytest.raises(ValueError, match=r"takes \(a, one\), but .* after=\[a\]"):
+        plan.stage("x-a", after=["a"])(lambda a, one, *others: None)
+
+
+def _named(name: str, result: int) -> Callable[[], int]:
+    def stage() -> int:
+        return result
+
+    stage.__name__ = name
+    return stage
 
 
 def test_stages_that_wait_for_each_other_are_named() -> None:

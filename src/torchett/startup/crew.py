@@ -147,8 +147,13 @@ class Crew:
 
 def takes_results(function: Callable[..., Any]) -> bool:
     """Whether a stage wants the results of those it is after, or just to wait for them."""
+    return takes_any(function) or bool(required(function))
+
+
+def takes_any(function: Callable[..., Any]) -> bool:
+    """Whether it takes any number of results (`*others`)."""
     parameters = inspect.signature(function).parameters.values()
-    return any(p.kind is p.VAR_POSITIONAL for p in parameters) or bool(required(function))
+    return any(p.kind is p.VAR_POSITIONAL for p in parameters)
 
 
 def required(function: Callable[..., Any]) -> list[str]:

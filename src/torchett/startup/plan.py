@@ -42,7 +42,7 @@ from torchett.model.accounts import BY_NAME, is_own
 from torchett.record import init
 from torchett.record.api import note
 from torchett.record.clock import now_ns
-from torchett.startup.crew import Crew, required, takes_results
+from torchett.startup.crew import Crew, required, takes_any, takes_results
 from torchett.startup.plan_run import PastSpan, PlanRun, record_run, to_flight_record
 from torchett.startup.schedule import Runs, Stage, serial_order
 from torchett.startup.surroundings import base_seed, generators, moved
@@ -180,7 +180,8 @@ def _check(
         )
     takes = required(function)
     swapped = any(one in needs and one != need for one, need in zip(takes, needs, strict=False))
-    if takes_results(function) and (swapped or (takes and len(takes) != len(needs))):
+    fits = len(takes) <= len(needs) if takes_any(function) else len(takes) == len(needs)
+    if takes_results(function) and (swapped or not fits):
         raise ValueError(
             f"stage '{name}' takes ({', '.join(takes)}), but is given the results of "
             f"after=[{', '.join(needs)}], in that order"
