@@ -47,6 +47,8 @@ class Checkpoints:
         self.folder = folder
         self.model = model
         self.optimizer = optimizer
+        # TorchRec's: it and its optimizer name their parts, and say on which rank they lie.
+        self.sharded = hasattr(model, "fused_optimizer")
         self.on_durable = on_durable
         # The upload thread runs collectives while training runs its own: on one group they would
         # interleave differently on each rank and deadlock.
@@ -64,12 +66,16 @@ class Checkpoints:
             return 0
         state = self._state(step=-1)
         dcp.load(state, checkpoint_id=newest[0], process_group=self.group)
-        set_state_dict(
-            self.model,
-            self.optimizer,
-            model_state_dict=state["model"],
-            optim_state_dict=state["optimizer"],
-        )
+        if self.sharded:
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+        else:
+            set_state_dict(
+                self.model,
+                self.optimizer,
+                model_state_dict=state["model"],
+                optim_state_dict=state["optimizer"],
+            )
         return state["step"] + 1
 
     def save(self, step: int) -> None:
@@ -96,7 +102,10 @@ class Checkpoints:
             self.pending = None
 
     def _state(self, step: int) -> dict[str, Any]:
-        model, optimizer = get_state_dict(self.model, self.optimizer)
+        if self.sharded:
+            model, optimizer = self.model.state_dict(), self.optimizer.state_dict()
+        else:
+            model, optimizer = get_state_dict(self.model, self.optimizer)
         return {"model": model, "optimizer": optimizer, "step": step}
 
     def _draft(self, step: int) -> Path:

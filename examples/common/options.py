@@ -1,6 +1,7 @@
 """The command line that the training scripts share."""
 
 import argparse
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -16,6 +17,8 @@ def parse_options(workload: str, presets: Iterable[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("--preset", choices=list(presets), default="tiny", help="size of model and batch")
     add("--steps", type=int, default=120, help="optimizer steps of the whole job")
+    if workload == "dlrm":
+        add("--sharded", action="store_true", help="tables sharded over the ranks by TorchRec")
     add("--batch-size", type=int, help="per rank (default: the preset's)")
     add("--lr", type=float, default=1e-3)
     add("--seed", type=int, default=0, help="of the weights and the data")
@@ -45,6 +48,8 @@ def parse_options(workload: str, presets: Iterable[str]) -> argparse.Namespace:
         help="train_ett.py: leave out plan, fast_batch, checkpoints or interval (comma between)",
     )
     args = parser.parse_args()
+    if getattr(args, "sharded", False) and os.environ.get("WORLD_SIZE", "1") == "1":
+        parser.error("--sharded needs two ranks or more: torchrun --nproc-per-node 2 …")
     if args.checkpoint_dir is None:
         args.checkpoint_dir = Path("checkpoints") / f"{workload}-{args.preset}"
     return args

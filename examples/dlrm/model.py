@@ -1,5 +1,6 @@
 """A deep learning recommendation model (DLRM): will this user click?"""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -80,8 +81,12 @@ class DLRM(nn.Module):
 
     def forward(self, dense: Tensor, ids: Tensor, offsets: Tensor) -> Tensor:
         """The logits, of shape `[batch]`; table t's bag b begins at `ids[t, offsets[t, b]]`."""
-        x = torch.relu(self.bottom(dense))
         bags = [table(ids[t], offsets[t]) for t, table in enumerate(self.tables)]
+        return self.interact(dense, bags)
+
+    def interact(self, dense: Tensor, bags: Sequence[Tensor]) -> Tensor:
+        """The logits, from one vector per bag of each table."""
+        x = torch.relu(self.bottom(dense))
         vectors = torch.stack([x, *bags], dim=1)
         products = vectors @ vectors.transpose(1, 2)
         row, column = torch.tril_indices(

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import AdamW
+from torch.optim import AdamW, Optimizer
 from torch.utils.data import DataLoader
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # examples/, where these are:
@@ -29,16 +29,22 @@ from dlrm.data import BATCH_SIZES, Clicks, click_batch
 from dlrm.model import DLRM, PRESETS
 
 
-def build_model(args: Namespace, device: torch.device) -> tuple[DLRM, AdamW]:
+def build_model(args: Namespace, device: torch.device) -> tuple[nn.Module, Optimizer]:
     """The model and its optimizer."""
     torch.manual_seed(args.seed)
+    if args.sharded:
+        from dlrm.sharded import sharded
+
+        return sharded(args, PRESETS[args.preset], device)
     with device:
         model = DLRM(PRESETS[args.preset])
     return model, AdamW(model.parameters(), lr=args.lr, fused=True)
 
 
-def parallel(args: Namespace, world: World, model: DLRM) -> nn.Module:
+def parallel(args: Namespace, world: World, model: nn.Module) -> nn.Module:
     """The model's parallel and compiled form."""
+    if args.sharded:
+        return model  # it is both already
     torch._dynamo.config.optimize_ddp = False  # whole graphs: a restart finds them in the cache
     runner = DistributedDataParallel(model) if world.size > 1 else model
     return torch.compile(runner) if args.compile else runner
@@ -98,8 +104,10 @@ def main() -> None:
 
     if first_step < args.steps:
         checkpoints.save_final(args.steps - 1)
-    if args.digest and world.rank == 0:
-        print(f"digest {weights_digest(model)}", flush=True)
+    if args.digest and (world.rank == 0 or args.sharded):
+        digest = weights_digest(model)
+        if world.rank == 0:
+            print(f"digest {digest}", flush=True)
     if world.size > 1:
         dist.destroy_process_group()
 

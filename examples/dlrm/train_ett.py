@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import AdamW
+from torch.optim import AdamW, Optimizer
 from torch.utils.data import DataLoader
 
 import torchett as ett
@@ -33,16 +33,25 @@ from dlrm.data import BATCH_SIZES, Clicks, click_batch
 from dlrm.model import DLRM, PRESETS
 
 
-def build_model(args: Namespace, device: torch.device) -> tuple[DLRM, AdamW]:
+def build_model(args: Namespace, device: torch.device) -> tuple[nn.Module, Optimizer]:
     """The model and its optimizer."""
     torch.manual_seed(args.seed)
+    if args.sharded:
+        from dlrm.sharded import sharded
+
+        from torchett.startup.sharding_plans import cached_sharding_plans
+
+        with cached_sharding_plans(f"{args.checkpoint_dir}-plans"):
+            return sharded(args, PRESETS[args.preset], device)
     with device:
         model = DLRM(PRESETS[args.preset])
     return model, AdamW(model.parameters(), lr=args.lr, fused=True)
 
 
-def parallel(args: Namespace, world: World, model: DLRM) -> nn.Module:
+def parallel(args: Namespace, world: World, model: nn.Module) -> nn.Module:
     """The model's parallel and compiled form."""
+    if args.sharded:
+        return model  # it is both already
     torch._dynamo.config.optimize_ddp = False  # whole graphs: a restart finds them in the cache
     runner = DistributedDataParallel(model) if world.size > 1 else model
     return torch.compile(runner) if args.compile else runner
@@ -99,20 +108,22 @@ def main() -> None:
     def loading(device: torch.device) -> Iterator[Clicks]:
         return iter(build_loader(args, world, device, range(expected, args.steps)))
 
-    @plan.stage("train_module_creation", after=[device, loading])
-    def built(device: torch.device, _: object) -> tuple[DLRM, AdamW]:
-        return build_model(args, device)
-
     @plan.stage("process_group_init", runs="main", after=[device])
     def group(device: torch.device) -> None:
         join_process_group(world, device)
+
+    needed = [device, loading, group] if args.sharded else [device, loading]
+
+    @plan.stage("train_module_creation", after=needed)
+    def built(device: torch.device, *_: object) -> tuple[nn.Module, Optimizer]:
+        return build_model(args, device)
 
     ready = plan.run(overlap="plan" not in args.without)
     device, batches, (model, optimizer) = ready.device, ready.loading, ready.built
     with ett.stage("train_module_creation"):
         runner = parallel(args, world, model)
     warm = None
-    if args.compile and "fast_batch" not in args.without:
+    if args.compile and not args.sharded and "fast_batch" not in args.without:
         batch = partial(first_batch, args, world)
         warm = ett.warm_up(runner, partial(loss_of, device=device), fast_batch=batch)
     state = {"model": model, "optimizer": optimizer}
@@ -137,8 +148,10 @@ def main() -> None:
         checkpoints.step(step, state)
 
     checkpoints.close()  # the last step is safe
-    if args.digest and world.rank == 0:
-        print(f"digest {weights_digest(model)}", flush=True)
+    if args.digest and (world.rank == 0 or args.sharded):
+        digest = weights_digest(model)
+        if world.rank == 0:
+            print(f"digest {digest}", flush=True)
     if world.size > 1:
         dist.destroy_process_group()
 

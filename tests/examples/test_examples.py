@@ -1,5 +1,6 @@
 """The reference workloads train, and a killed one ends with the weights of an unbroken one."""
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -55,3 +56,25 @@ def test_killed_run_resumes_and_ends_with_the_same_weights(tmp_path: Path) -> No
     # The save after step 15 waits for the one after step 7; its own upload may be cut off.
     assert resumed_at in ([0, 8], [0, 16])
     assert digest_of(killed) == digest_of(unbroken)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torchrec") is None, reason="needs TorchRec")
+def test_tables_that_torchrec_shards_end_with_the_same_weights(tmp_path: Path) -> None:
+    """Whole in one run, or stopped and restored half-way, by DCP or by torchett."""
+    stock, ours = (str(EXAMPLES / "dlrm" / name) for name in ("train.py", "train_ett.py"))
+    options = ["--sharded", "--no-compile", "--save-every", "8", "--digest"]
+    digests = []
+    for script, lengths in ((stock, ["24"]), (stock, ["16", "24"]), (ours, ["16", "24"])):
+        folder = str(tmp_path / f"{len(digests)}")
+        for steps in lengths:
+            said = torchrun(script, *options, "--steps", steps, "--checkpoint-dir", folder)
+        assert f"at step {16 if lengths[1:] else 0} of 24" in said
+        digests.append(digest_of(said))
+    assert len(set(digests)) == 1
+
+
+def test_tables_are_not_sharded_over_one_rank() -> None:
+    command = [sys.executable, str(EXAMPLES / "dlrm" / "train.py"), "--sharded"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=80, check=False)
+    assert done.returncode == 2
+    assert "--sharded needs two ranks or more: torchrun --nproc-per-node 2" in done.stderr
