@@ -180,7 +180,9 @@ class AutoInterval:
         self._blocking: deque[float] = deque(maxlen=_REMEMBERED)
         self._slowdowns: deque[float] = deque(maxlen=_REMEMBERED)
         self._uploads: deque[float] = deque(maxlen=_REMEMBERED)
-        self._first: float | None = None  # of this process: it pays for what later saves find ready
+        # Of this process: it pays for what later saves find ready; its upload begins with imports.
+        self._first: float | None = None
+        self._is_first = True
         self._held_s: float | None = None
         if state:
             try:
@@ -192,14 +194,15 @@ class AutoInterval:
         """A save has blocked training for so long, by its call and at the fence."""
         if not _is_duration(seconds):
             return
-        if self._first is None:
+        self._is_first = self._first is None
+        if self._is_first:
             self._first = seconds
         else:
             self._blocking.append(seconds)
 
     def observe_slowdown(self, seconds: float) -> None:
-        """The steps beside a save took longer than others by so much; or less, by chance."""
-        if _is_duration(abs(seconds)):
+        """The steps beside the save took longer than others by so much; or less, by chance."""
+        if _is_duration(abs(seconds)) and not self._is_first:
             self._slowdowns.append(seconds)
 
     def observe_upload(self, seconds: float) -> None:
