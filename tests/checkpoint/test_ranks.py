@@ -36,3 +36,8 @@ def test_an_error_reaches_every_rank_and_a_killed_upload_process_is_replaced(
 @pytest.mark.e2e
 def test_what_each_rank_names_for_itself_comes_back_to_it(tmp_path: Path) -> None:
     assert world("apart", tmp_path).count("has its own") == 2
+
+
+@pytest.mark.e2e
+def test_what_is_saved_before_the_upload_processes_are_ready_is_safe(tmp_path: Path) -> None:
+    assert world("early", tmp_path).count("safe") == 2

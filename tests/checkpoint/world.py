@@ -120,7 +120,7 @@ def reshard(folder: Path) -> None:
 
     def write(rank: int) -> None:
         state = State(4, rank)
-        ckpt = Checkpointer(where, every=2)
+        ckpt = Checkpointer(where, every=2, upload="process")
         assert ckpt.restore(state.values) == 0
         for step in range(5):
             state.step(step)
@@ -161,7 +161,7 @@ def trouble(folder: Path) -> None:
 
     def work(rank: int) -> None:
         state = State(2, rank)
-        ckpt = Checkpointer(where, every=1000)
+        ckpt = Checkpointer(where, every=1000, upload="process")
         ckpt.restore(state.values)
         state.step(0)
         ckpt.step(0, state.values)
@@ -257,5 +257,28 @@ def apart(folder: Path) -> None:
     ranks(2, folder, read)
 
 
+def early(folder: Path) -> None:
+    """What is saved before the upload processes are ready is safe before they are."""
+    never = folder / "python"
+    never.write_text("#!/bin/sh\nexec sleep 600\n")
+    never.chmod(0o755)
+
+    def work(rank: int) -> None:
+        sys.executable = str(never)
+        state = State(2, rank)
+        ckpt = Checkpointer(folder / "checkpoints", every=1000)
+        ckpt.restore(state.values)
+        state.step(0)
+        ckpt.step(0, state.values)
+        ckpt.save(0, state.values, wait=True)
+        assert ckpt.durable == {"local": 0}, ckpt.errors
+        assert ckpt.upload_pid is not None
+        print("safe", flush=True)
+        ckpt.close(final=False)
+
+    ranks(2, folder, work)
+
+
 if __name__ == "__main__":
-    {"reshard": reshard, "trouble": trouble, "apart": apart}[sys.argv[1]](Path(sys.argv[2]))
+    scenarios = {"reshard": reshard, "trouble": trouble, "apart": apart, "early": early}
+    scenarios[sys.argv[1]](Path(sys.argv[2]))

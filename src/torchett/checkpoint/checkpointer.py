@@ -54,7 +54,8 @@ class Checkpointer:
     `keep`            how many of the last ones, or a `Keep` (every n-th, the best, …)
     `remote`          a second tier; checkpoints are flushed to it in the background
     `staging_memory`  bytes a rank may hold for a copy of its state; None: as many as it takes
-    `upload`          "process", "thread", or "auto": a thread only for one rank without a GPU
+    `upload`          "process", "thread", or "auto": a thread only for one rank without a GPU,
+                      or until the process is ready
     `mtbf_s`          seconds between failures, as far as you know: where "auto" begins (8 hours)
     `on_error`        "go on" with training when a save fails, or "raise" at the next step
     """
@@ -207,7 +208,7 @@ class Checkpointer:
                 fence.run()
                 met.saves.wait(None if final else _EXIT_S)
                 if self._target.remote is not None:
-                    met.uploader.flushed_by(600.0 if final else _EXIT_S)
+                    met.flushed_by(600.0 if final else _EXIT_S)
             if met.ranks.rank == 0 and met.schedule.auto is not None:
                 met.history.write(met.schedule.auto.to_json(), clean=final)
         except Exception as error:
@@ -289,23 +290,26 @@ class Checkpointer:
             met.schedule.defer(step)
             return
         with blocked(account) if account else nullcontext():
-            mark, generation = said.split()
+            mark, generation, by = said.split()
             met.saves.wait()
             self._snapshots.wait()
             self._saved_step = step
             met.schedule.saved()
             if met.toll is not None:
                 met.toll.save_begins()
-            copy = self._begin(met, step, state, metric, mark, int(generation))
-        if met.toll is not None:
+            copy = self._begin(met, step, state, metric, mark, int(generation), by == "thread")
+        if met.toll is not None and by != "thread":  # that costs more, and soon no more
             met.toll.called(self._decisions, time.monotonic() - began, copy)
 
     def _choose(self, met: "_Met", must: bool) -> str:
-        """On rank 0: whether to save now, and into which fresh place."""
+        """On rank 0: whether to save now, into which fresh place, and by whom."""
         unready = met.schedule.steps is None and not self._snapshots.ready
         if (met.saves.busy or unready) and not must:
             return "later"
-        return f"{token()} {met.ranks.count('generation')}"
+        # Only one process at a time flushes to a second tier: it protects what it has in hand.
+        by_either = self._upload == "auto" and self._target.remote is None
+        early = by_either and not met.uploader.is_ready()
+        return f"{token()} {met.ranks.count('generation')} {'thread' if early else 'usual'}"
 
     def _begin(
         self,
@@ -315,6 +319,7 @@ class Checkpointer:
         metric: float | None,
         mark: str,
         generation: int,
+        early: bool,
     ) -> Copy:
         """Begin to copy and hand the copy to the background; other ranks count on this one."""
         taken = self._snapshots.take(state)
@@ -333,7 +338,8 @@ class Checkpointer:
             per_rank=taken.per_rank,
             poison=f"staging step {step}: {taken.problem}" if taken.problem else None,
         )
-        uploader = met.by_thread(self._on_flushed) if taken.is_held else met.uploader
+        by_thread = taken.is_held or early
+        uploader = met.by_thread(self._on_flushed) if by_thread else met.uploader
         met.saves.begin(
             Save(
                 job=job,
@@ -457,10 +463,16 @@ class _Met:
         self._thread: ThreadUploader | None = None
 
     def by_thread(self, on_flushed: Callable[[int, str | None], None]) -> ThreadUploader:
-        """The uploader for a state that cannot be copied to the process."""
+        """The uploader while there is no process yet, or for a state that it could not map."""
         if self._thread is None:
             self._thread = ThreadUploader(on_flushed, self.ranks.group)
         return self._thread
+
+    def flushed_by(self, timeout_s: float) -> None:
+        """Wait until the second tier has everything, or the time is over."""
+        until = time.monotonic() + timeout_s
+        for uploader in filter(None, (self._thread, self.uploader)):
+            uploader.flushed_by(max(0.0, until - time.monotonic()))
 
     def passed(self, step: int) -> None:
         """A step is over."""

@@ -3,7 +3,7 @@
 The process maps the arena, so a job costs the trainer a small message. It begins with the first
 step (its imports would hold up a start-up that is short of cores), forms a gloo group with the
 other ranks' processes, and is begun anew when it dies; ranks move to the next generation of the
-group together.
+group together. What is saved before it is ready, some seconds later, is uploaded by a thread.
 """
 
 import logging
@@ -37,6 +37,9 @@ class Uploader(Protocol):
     def upload(self, job: Job, arena: Arena, tensors: list[Any], durable: OnDurable) -> Outcome:
         """Run the job; returns when it is done, on a thread of the background."""
 
+    def is_ready(self) -> bool:
+        """Whether an upload would begin at once; if so on one rank, then on all."""
+
     def flushed_by(self, timeout_s: float) -> bool:
         """Whether the second tier has everything by then."""
 
@@ -54,6 +57,9 @@ class ThreadUploader:
 
     def begin(self) -> None:
         pass
+
+    def is_ready(self) -> bool:
+        return True
 
     def upload(self, job: Job, arena: Arena, tensors: list[Any], durable: OnDurable) -> Outcome:
         outcome = upload(job, tensors, self._group, durable)
@@ -92,7 +98,7 @@ class ProcessUploader:
         self._flushing = False
         self._closed = False
         self.deaths = 0
-        self.ready = threading.Event()  # it has imported torch and met the others
+        self._ready = threading.Event()  # it has imported torch and met the others
         self._process: subprocess.Popen[bytes] | None = None
 
     def begin(self) -> None:
@@ -119,6 +125,9 @@ class ProcessUploader:
         threading.Thread(
             target=self._listen, args=(ours, self._process), name="ett-uploads", daemon=True
         ).start()
+
+    def is_ready(self) -> bool:
+        return self._ready.is_set()
 
     @property
     def pid(self) -> int | None:
@@ -155,7 +164,7 @@ class ProcessUploader:
                         self._outcome = said
                         self._reply.notify_all()
                 elif said[0] == "ready":
-                    self.ready.set()
+                    self._ready.set()
                 elif said[0] == "durable" and self._durable is not None:
                     self._flushing = bool(said[2])
                     self._durable(said[1])
