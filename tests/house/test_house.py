@@ -16,7 +16,7 @@ LEANS = {
     "record": {"model"},
     "ledger": {"model"},
     "runs": {"model", "record", "ledger", "store"},
-    "launch": {"model", "record", "ledger", "runs"},
+    "launch": {"model", "record", "ledger", "runs", "store"},
     "report": {"model", "ledger"},
     "startup": {"model", "record", "store"},
     "store": set(),

@@ -145,7 +145,7 @@ def test_a_torch_that_cannot_be_imported_says_why(tmp_path: Path) -> None:
 def test_a_rehearsal_leaves_no_thread_of_a_progress_bar(tmp_path: Path) -> None:
     """torch.fx shows bars where tqdm is installed, and tqdm watches them by a thread."""
     code = """
-    import os, threading
+    import os, threading, time
     from torchett.launch.rehearsal import end_monitors
 
     class Bar:
@@ -165,6 +165,9 @@ def test_a_rehearsal_leaves_no_thread_of_a_progress_bar(tmp_path: Path) -> None:
     Bar.monitor = TMonitor()
     print(len(os.listdir("/proc/self/task")))
     end_monitors()
+    until = time.monotonic() + 10  # a thread that was joined may be about to leave
+    while len(os.listdir("/proc/self/task")) > 1 and time.monotonic() < until:
+        time.sleep(0.001)
     print(len(os.listdir("/proc/self/task")), Bar.monitor)
     """
     assert agent(code, tmp_path) == ["2", "1 None"]

@@ -43,7 +43,7 @@ def sets(monkeypatch: pytest.MonkeyPatch) -> dict[str, Instructions]:
     monkeypatch.setattr(cpu_vec_isa, "valid_vec_isa_list", theirs)
     if hasattr(cpu_vec_isa.VecISA, "_probe_load"):  # to be put back
         monkeypatch.setattr(cpu_vec_isa.VecISA, "_probe_load", cpu_vec_isa.VecISA._probe_load)
-    ask_for_the_best()
+    ask_for_the_best(cpu_vec_isa)
     yield made
     theirs.cache_clear()
 

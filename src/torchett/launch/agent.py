@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from torchett.launch import bytecode
 from torchett.launch.forks import Forks, fit
 from torchett.launch.journal import Journal
+from torchett.launch.standby import shorten_imports
 from torchett.launch.standbys import PRELOAD, Standbys
 
 _REFILL_AT_LAST_S = 60.0  # ranks that keep no record: nobody knows when they train
@@ -22,7 +23,7 @@ _REFILL_AT_LAST_S = 60.0  # ranks that keep no record: nobody knows when they tr
 
 def main(argv: Sequence[str]) -> None:
     """Run torchrun with these arguments."""
-    bytecode.board()
+    shorten_imports()
     ahead = bytecode.compile_ahead()
     ranks = _ranks_asked_for(argv)
     # The agent's own store keeps the addresses of dead ranks: a restarted one may wait for them.

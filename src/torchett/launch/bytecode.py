@@ -29,7 +29,7 @@ def board() -> None:
     if folder == "0" or sys.pycache_prefix is not None:
         return
     torch = PathFinder.find_spec("torch")
-    if torch is not None and not _has_bytecode(torch) and _is_private(folder):
+    if torch is not None and not _has_bytecode(torch) and is_private(folder):
         sys.pycache_prefix, sys.dont_write_bytecode = folder, False
 
 
@@ -69,7 +69,7 @@ def _has_bytecode(spec: ModuleSpec) -> bool:
     return spec.cached is None or os.path.exists(spec.cached)
 
 
-def _is_private(folder: str) -> bool:
+def is_private(folder: str) -> bool:
     """Whether nobody else can write there: what lies there is run."""
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)

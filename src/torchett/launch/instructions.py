@@ -35,7 +35,6 @@ def ask_beside() -> None:
         try:
             from torch._inductor.cpu_vec_isa import pick_vec_isa
 
-            ask_for_the_best()
             pick_vec_isa()
         finally:
             os._exit(0)
@@ -48,10 +47,8 @@ def _may_hold_code(library: str) -> bool:
     return os.path.isdir(library) and any(not name.startswith(".") for name in os.listdir(library))
 
 
-def ask_for_the_best() -> None:
+def ask_for_the_best(cpu_vec_isa: Any) -> None:
     """Have torch try sets of instructions from the best on, until one works."""
-    from torch._inductor import config, cpu_vec_isa
-
     if platform.machine() not in ("x86_64", "AMD64"):
         return
     all_that_work = cpu_vec_isa.valid_vec_isa_list
@@ -65,7 +62,8 @@ def ask_for_the_best() -> None:
 
     @functools.wraps(all_that_work)
     def valid_vec_isa_list() -> list[Any]:
-        wants_another = config.cpp.simdlen is not None or "ATEN_CPU_CAPABILITY" in os.environ
+        simdlen = cpu_vec_isa.config.cpp.simdlen
+        wants_another = simdlen is not None or "ATEN_CPU_CAPABILITY" in os.environ
         found: list[Any] = all_that_work() if wants_another else the_best()
         return found
 

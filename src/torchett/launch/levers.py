@@ -27,6 +27,7 @@ class Levers:
         """The modules, each with a function `board()`: see record.boarding."""
         chosen = {
             "torchett.launch.bytecode": self.bytecode,
+            "torchett.launch.bundle": self.bytecode,
             "torchett.record.hooks": self.hooks,
             "torchett.record.adapters.aboard": self.hooks,
             **dict.fromkeys(WATCHES, self.hooks),
@@ -45,7 +46,8 @@ class Levers:
             found["ETT_BYTECODE"] = os.environ.get("ETT_BYTECODE") or usual_folder()
         if self.compile_cache is not None:
             is_url = "://" in self.compile_cache
-            found["ETT_COMPILE_CACHE"] = (
-                self.compile_cache if is_url else os.path.abspath(self.compile_cache)
-            )
+            library = self.compile_cache if is_url else os.path.abspath(self.compile_cache)
+            found["ETT_COMPILE_CACHE"] = library
+            if self.bytecode and not is_url:
+                found["ETT_IMPORTS"] = os.path.join(library, ".imports")
         return found

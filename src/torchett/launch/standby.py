@@ -23,7 +23,7 @@ from functools import partial
 from importlib.machinery import SourceFileLoader
 from typing import Any, NoReturn
 
-from torchett.launch import bytecode
+from torchett.launch import bundle, bytecode, shortcuts
 from torchett.launch.standbys import LEFT, PER_RANK, receive
 from torchett.record.boarding import board
 from torchett.record.clock import anchor, now_ns
@@ -37,7 +37,7 @@ _READ_AT_IMPORT = ("TORCH", "PYTORCH", "TRITON", "OMP_", "MKL_", "KMP_", "CUDA_"
 def main() -> NoReturn:
     """Warm up, wait for the job, run it, leave with its status."""
     control = socket.socket(fileno=int(sys.argv[1]))
-    bytecode.board()
+    shorten_imports()
     for name in sys.argv[2:]:
         if told(control):
             break
@@ -48,6 +48,13 @@ def main() -> NoReturn:
         os._exit(NO_JOB)  # the agent is gone
     control.set_inheritable(False)
     be(job, partial(_say_left, control))
+
+
+def shorten_imports() -> None:
+    """For a process that has imported nothing yet."""
+    bytecode.board()
+    bundle.board()
+    shortcuts.take()
 
 
 def be(job: dict[str, Any], well: Callable[[], None] = lambda: None) -> NoReturn:

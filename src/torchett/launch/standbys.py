@@ -26,6 +26,7 @@ PER_RANK = frozenset(
     )
 )
 PRELOAD = (
+    "torchett.launch.libraries:load_beside",
     "torch",
     "torchett.launch.rehearsal:begin_hashing",
     "torchett.startup.fast_batch",
@@ -47,14 +48,16 @@ PRELOAD = (
     "torchett.compile.session",
     "torchett.compile.watch",
     "torchett.compile.pins",
-    "torchett.launch.instructions:ask_for_the_best",
     "torchett.launch.rehearsal:hash_sources",
 )
 FIRST_ON_DEVICE = ("torchett.launch.on_device:wake_driver",)
 ON_DEVICE = ("torchett.launch.on_device:take_place", "torchett.launch.on_device:wake_triton")
-REHEARSAL = tuple(
-    f"torchett.launch.rehearsal:{step}"
-    for step in ("register_backends", "probe_instructions", "find_header", "walk_the_compiler")
+REHEARSAL = (
+    "torchett.launch.rehearsal:register_backends",
+    "torchett.launch.rehearsal:probe_instructions",
+    "torchett.launch.rehearsal:find_header",
+    "torchett.launch.rehearsal:walk_the_compiler",
+    "torchett.launch.bundle:write",
 )
 LEFT = b"."  # the last that is heard of a rank that ended well
 _LENGTH = struct.Struct("<I")

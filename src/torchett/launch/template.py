@@ -14,12 +14,13 @@ import socket
 import sys
 from typing import Any, NoReturn
 
-from torchett.launch.standby import NO_JOB, be, prepare, told
+from torchett.launch.standby import NO_JOB, be, prepare, shorten_imports, told
 from torchett.launch.standbys import REHEARSAL, receive, send
 
 
 def main() -> NoReturn:
     """Begin in an interpreter of its own: an agent that has threads cannot be forked."""
+    shorten_imports()
     for name in sys.argv[2:]:
         prepare(name)
     serve(socket.socket(fileno=int(sys.argv[1])))
