@@ -25,7 +25,7 @@ from importlib.util import MAGIC_NUMBER
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torchett.launch.bytecode import is_private
+from torchett.launch.bytecode import is_ours, is_private
 
 if TYPE_CHECKING:
     from importlib.abc import MetaPathFinder
@@ -76,7 +76,7 @@ class Bundle:
         """OSError or ValueError if there is none, or none that this user can trust."""
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         found = os.fstat(self._file)
-        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        if not is_ours(found):
             raise ValueError("others can write to it")
         end = found.st_size - _END.size
         if end < 0:
@@ -181,12 +181,17 @@ def _finder() -> Finder | None:
     return next((one for one in sys.meta_path if isinstance(one, Finder)), None)
 
 
+def shared_folder() -> str | None:
+    """Where things that imports need are kept: one that other nodes see, if there is one."""
+    kept = os.environ.get("ETT_BYTECODE", "0")
+    return None if kept == "0" else os.environ.get("ETT_IMPORTS", kept)
+
+
 def _path() -> str | None:
     """Where it lies: one for each Python, installation and list of modules to preload."""
-    kept = os.environ.get("ETT_BYTECODE", "0")
-    if kept == "0":
+    folder = shared_folder()
+    if folder is None:
         return None
-    folder = os.environ.get("ETT_IMPORTS", kept)  # one that other nodes see, if there is one
     facts = (MAGIC_NUMBER, sys.flags.optimize, sys.prefix, os.environ.get("ETT_PRELOAD", ""))
     name = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
     return os.path.join(folder, f"imports-{name}.ett")

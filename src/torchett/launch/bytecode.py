@@ -76,4 +76,9 @@ def is_private(folder: str) -> bool:
         found = os.stat(folder)
     except OSError:
         return False
+    return is_ours(found)
+
+
+def is_ours(found: os.stat_result) -> bool:
+    """Whether a file or folder is this user's, and nobody else can write to it."""
     return found.st_uid == os.geteuid() and not found.st_mode & 0o022

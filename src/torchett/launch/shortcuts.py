@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from types import FrameType, ModuleType
 from typing import Any
 
+from torchett.launch.hashes import recall
 from torchett.launch.instructions import ask_for_the_best
 from torchett.record.boarding import when_imported
 
@@ -23,6 +24,7 @@ def take() -> None:
     name_modules_of_frames()
     when_imported("torch._inductor.codegen.common", compile_templates_late)
     when_imported("torch._inductor.cpu_vec_isa", ask_for_the_best)
+    when_imported("torch._inductor.codecache", recall)
 
 
 def name_modules_of_frames() -> None:

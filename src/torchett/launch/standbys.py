@@ -58,6 +58,7 @@ REHEARSAL = (
     "torchett.launch.rehearsal:find_header",
     "torchett.launch.rehearsal:walk_the_compiler",
     "torchett.launch.bundle:write",
+    "torchett.launch.hashes:remember",
 )
 LEFT = b"."  # the last that is heard of a rank that ended well
 _LENGTH = struct.Struct("<I")
