@@ -63,7 +63,7 @@ def main() -> None:
     "--bytecode/--no-bytecode",
     default=True,
     show_default=True,
-    help="Keep bytecode for a torch that was installed without it.",
+    help="Keep the bytecode of what jobs import: in one file, and for a torch that has none.",
 )
 @click.option(
     "--light-batches/--no-light-batches",
