@@ -133,6 +133,7 @@ print(torch.compile(lambda x: x * 2, backend="aot_eager")(torch.ones(2)).sum().i
 @pytest.mark.parametrize("sympy", ["raise OSError('broken')", "import torch.missing"])
 def test_what_is_broken_beside_torch_does_not_break_it(tmp_path: Path, sympy: str) -> None:
     (tmp_path / "sympy.py").write_text(sympy)
+    (tmp_path / "bz2.py").write_text("raise ModuleNotFoundError('a Python without it')")
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text(
         "try:\n    import torch._C\nexcept ModuleNotFoundError as error:\n    print(error)\n"

@@ -53,17 +53,21 @@ class _Beside(MetaPathFinder):
 
 
 def _load_and_import(library: str) -> None:
-    for name in _EXTENSIONS:
-        importlib.import_module(name)
+    """What fails is left to torch, and to whoever imports it."""
+    _import_all(_EXTENSIONS)
     # A call of the loader lets go of the interpreter, as `ctypes.CDLL` does not in every Python.
     load, flags = ctypes.CDLL(None).dlopen, sys.getdlopenflags()
     load.restype = ctypes.c_void_p
     args = (library.encode(), flags)
     loading = threading.Thread(target=load, args=args, name="ett-libraries", daemon=True)
     loading.start()
-    for name in _BESIDE:
+    _import_all(_BESIDE)
+    loading.join()
+
+
+def _import_all(names: Sequence[str]) -> None:
+    for name in names:
         try:
             importlib.import_module(name)
         except Exception:  # not there, or broken: whoever needs it will say so
             pass
-    loading.join()
