@@ -15,8 +15,9 @@ import sys
 import threading
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from importlib.abc import MetaPathFinder
@@ -54,6 +55,9 @@ class _Beside(MetaPathFinder):
 
 def _load_and_import(library: str) -> None:
     """What fails is left to torch, and to whoever imports it."""
+    beside = [name for name in _BESIDE if _has_bytecode(name)]
+    if not beside:  # somebody may be compiling it for us, but not as the first
+        return
     _import_all(_EXTENSIONS)
     # A call of the loader lets go of the interpreter, as `ctypes.CDLL` does not in every Python.
     load, flags = ctypes.CDLL(None).dlopen, sys.getdlopenflags()
@@ -61,8 +65,18 @@ def _load_and_import(library: str) -> None:
     args = (library.encode(), flags)
     loading = threading.Thread(target=load, args=args, name="ett-libraries", daemon=True)
     loading.start()
-    _import_all(_BESIDE)
+    _import_all(beside)
     loading.join()
+
+
+def _has_bytecode(name: str) -> bool:
+    """Whether Python need not compile it first."""
+    spec = find_spec(name)
+    loader: Any = spec.loader if spec is not None else None
+    try:
+        return spec is not None and bool(loader.get_data(spec.cached))
+    except (OSError, AttributeError, TypeError):
+        return False
 
 
 def _import_all(names: Sequence[str]) -> None:
