@@ -157,11 +157,11 @@ def test_one_that_others_can_write_to_is_not_read(site: Path) -> None:
 
 def test_it_lies_beside_the_shared_library_if_there_is_one(site: Path, tmp_path: Path) -> None:
     settings = Levers(compile_cache=str(tmp_path / "library")).settings
-    assert settings["ETT_IMPORTS"] == str(tmp_path / "library" / ".imports")
+    assert settings["ETT_IMPORTS"] == str(tmp_path / "library" / f".imports-{os.geteuid()}")
     assert "ETT_IMPORTS" not in Levers(compile_cache="s3://bucket/library").settings
     assert "ETT_IMPORTS" not in Levers(compile_cache="library", bytecode=False).settings
     imported(site, ETT_IMPORTS=settings["ETT_IMPORTS"])
-    assert len([*(tmp_path / "library" / ".imports").iterdir()]) == 1
+    assert len([*Path(settings["ETT_IMPORTS"]).iterdir()]) == 1
     assert not (tmp_path / "kept").exists()
 
 

@@ -12,7 +12,6 @@ that is new to the job finds both.
 """
 
 import builtins
-import hashlib
 import marshal
 import os
 import struct
@@ -75,6 +74,13 @@ class Bundle:
     def __init__(self, path: str) -> None:
         """OSError or ValueError if there is none, or none that this user can trust."""
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.texts, self.index = self._tables()
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def _tables(self) -> tuple[dict[str, CodeType], dict[str, Entry]]:
         found = os.fstat(self._file)
         if not is_ours(found):
             raise ValueError("others can write to it")
@@ -85,9 +91,9 @@ class Bundle:
         data = os.pread(self._file, end - texts, texts) if texts <= index <= end else b""
         if form != _FORMAT or zlib.crc32(data) != checksum:
             raise ValueError("it is damaged, or of another version")
-        self.texts: dict[str, CodeType] = marshal.loads(data[: index - texts])
         entries: dict[str, tuple[Any, ...]] = marshal.loads(data[index - texts :])
-        self.index = {name: Entry(*entry) for name, entry in entries.items()}
+        index_of = {name: Entry(*entry) for name, entry in entries.items()}
+        return marshal.loads(data[: index - texts]), index_of
 
     def bytecode(self, name: str) -> bytes | None:
         """What a .pyc file of this module would hold; None if it is damaged."""
@@ -193,8 +199,7 @@ def _path() -> str | None:
     if folder is None:
         return None
     facts = (MAGIC_NUMBER, sys.flags.optimize, sys.prefix, os.environ.get("ETT_PRELOAD", ""))
-    name = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
-    return os.path.join(folder, f"imports-{name}.ett")
+    return os.path.join(folder, f"imports-{zlib.crc32(repr(facts).encode()):08x}.ett")
 
 
 def write() -> None:

@@ -49,5 +49,5 @@ class Levers:
             library = self.compile_cache if is_url else os.path.abspath(self.compile_cache)
             found["ETT_COMPILE_CACHE"] = library
             if self.bytecode and not is_url:
-                found["ETT_IMPORTS"] = os.path.join(library, ".imports")
+                found["ETT_IMPORTS"] = os.path.join(library, f".imports-{os.geteuid()}")
         return found
