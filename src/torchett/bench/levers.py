@@ -21,7 +21,7 @@ class Lever:
 LEVERS = (
     Lever(
         name="standby",
-        title="warm standbys, kept bytecode, fast detection",
+        title="warm standbys, short imports, fast detection",
         accounts=(
             *("launcher_init", "imports", "device_init", "process_group_init"),
             *("detect", "restart_gap", "teardown"),

@@ -129,6 +129,7 @@ def run(
         bytecode=bytecode and not as_is,
         light_batches=light_batches and not as_is,
         warm_up=warm_up,
+        meeting=standby and not as_is,
     )
     asked = {"--dynamic-sources": dynamic_sources is not None, "--warm-up": warm_up}
     for option in (name for name, wanted in asked.items() if wanted):

@@ -21,6 +21,7 @@ class Levers:
     bytecode: bool = True
     warm_up: bool = False
     light_batches: bool = True
+    meeting: bool = True
 
     @property
     def aboard(self) -> tuple[str, ...]:
@@ -31,6 +32,7 @@ class Levers:
             "torchett.record.hooks": self.hooks,
             "torchett.record.adapters.aboard": self.hooks,
             **dict.fromkeys(WATCHES, self.hooks),
+            "torchett.startup.meeting": self.meeting,
             "torchett.startup.audit": self.audit,
             "torchett.startup.remembered": self.warm_up,
             "torchett.compile.board": self.compile_cache is not None,
