@@ -126,6 +126,7 @@ def test_a_job_has_it_unless_its_command_is_to_stay_as_it_is(
     monkeypatch.setenv("ETT_BYTECODE", "/chosen")
     assert Levers().settings["ETT_BYTECODE"] == "/chosen"
     assert "torchett.launch.bytecode" in Levers().aboard
-    as_is = Levers(hooks=False, pins=False, bytecode=False, light_batches=False)
+    off = dict.fromkeys(("hooks", "pins", "bytecode", "light_batches", "meeting"), False)
+    as_is = Levers(**off)
     assert as_is.aboard == ()
     assert "ETT_BYTECODE" not in as_is.settings
