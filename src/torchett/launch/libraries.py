@@ -41,13 +41,18 @@ def load_beside() -> None:
 
 
 class _Beside(MetaPathFinder):
-    """Finds nothing: it is asked when torch is about to load its first library."""
+    """Finds nothing: it is asked when torch is about to load its first library.
+
+    It stays where it is: whoever is taken away while finders are asked has the next one left out.
+    """
+
+    _asked = False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname == "torch._C":
-            sys.meta_path.remove(self)
+        if fullname == "torch._C" and not self._asked:
+            self._asked = True
             for folder in path or ():
                 _load_and_import(os.path.join(folder, "lib", "libtorch.so"))
         return None
