@@ -66,7 +66,7 @@ def main() -> None:
     args = parser.parse_args()
     found: dict[str, list[Row]] = {name: [] for name in WAYS}
     with tempfile.TemporaryDirectory(prefix="ett-imports-") as folder:
-        for _ in range(2):  # files are read, then written down by one that has a finder
+        for _ in range(2):  # by the second all files are read, and there is bytecode of each
             fresh(imports, ways=["bundle"], folder=folder, write=True)
         for _ in range(1 if args.quick else args.rounds):
             for name, ways in WAYS.items():

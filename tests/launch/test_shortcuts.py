@@ -1,5 +1,6 @@
 """Shortcuts of torch's imports: nobody gets anything else than without them."""
 
+import contextlib
 import copy
 import inspect
 import os
@@ -25,15 +26,11 @@ def frames() -> dict[str, Any]:
         made[name] = names["found"]
     other = types.ModuleType("made_up")
     exec(compile(look, __file__, "exec"), vars(other))
-    return made | {"made up": vars(other)["found"], "library": subprocess_frame()}
+    return made | {"made up": vars(other)["found"], "library": library_frame()}
 
 
-def subprocess_frame() -> Any:
+def library_frame() -> Any:
     """A frame of a module of the standard library."""
-    import contextlib
-
-    with contextlib.suppress(ZeroDivisionError), contextlib.closing(SimpleNamespace(close=int)):
-        pass
 
     class Closes:
         def close(self) -> None:

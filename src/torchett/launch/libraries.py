@@ -76,11 +76,10 @@ def _load_and_import(library: str) -> None:
 
 def _has_bytecode(name: str) -> bool:
     """Whether Python need not compile it first."""
-    spec = find_spec(name)
-    loader: Any = spec.loader if spec is not None else None
     try:
-        return spec is not None and bool(loader.get_data(spec.cached))
-    except (OSError, AttributeError, TypeError):
+        spec: Any = find_spec(name)
+        return bool(spec.loader.get_data(spec.cached))
+    except (OSError, AttributeError, TypeError, ValueError):
         return False
 
 

@@ -5,7 +5,7 @@
     here     rank 1 ─ refused ─┤ comes in
              rank 0 ─── opens ─┤
 
-Rank 0 often has more to do before: of the demo's starts one in nine had an early rank.
+Rank 0 often has more to do before: of the demo's starts one in seven had an early rank.
 """
 
 import functools
