@@ -37,6 +37,7 @@ class Levers:
             "torchett.startup.remembered": self.warm_up,
             "torchett.compile.board": self.compile_cache is not None,
             "torchett.feed.light": self.light_batches,
+            "torchett.feed.pinned": self.light_batches,
         }
         return tuple(name for name, wanted in chosen.items() if wanted)
 
