@@ -11,11 +11,10 @@ import torchett as ett
 
 from typing import TYPE_CHECKING, Any
 
-from torchett.record import blocked, checkpoint_durable, init, stage, step, steps
-
 if TYPE_CHECKING:
     from torchett.checkpoint import Checkpointer
     from torchett.compile.compiled import compile
+    from torchett.record.api import blocked, checkpoint_durable, init, stage, step, steps
     from torchett.startup import (
         Plan,
         background_imports,
@@ -43,21 +42,19 @@ __all__ = [
     "synthetic_like",
     "warm_up",
 ]
+_RECORDING = ("blocked", "checkpoint_durable", "init", "stage", "step", "steps")
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """Levers are imported when they are first used: recording alone costs less."""
+    """A name is imported when it is first used: a launcher needs none, recording but a few."""
+    if name not in __all__:
+        raise AttributeError(f"module 'torchett' has no attribute '{name}'")
+    import importlib
+
     if name == "compile":
-        import importlib
-
         return importlib.import_module("torchett.compile")  # a room that can be called
-    if name == "Checkpointer":
-        from torchett.checkpoint import Checkpointer
-
-        return Checkpointer
-    if name in __all__:
-        from torchett import startup
-
-        return getattr(startup, name)
-    raise AttributeError(f"module 'torchett' has no attribute '{name}'")
+    room = "checkpoint" if name == "Checkpointer" else "startup"
+    room = "record.api" if name in _RECORDING else room
+    found = globals()[name] = getattr(importlib.import_module(f"torchett.{room}"), name)
+    return found

@@ -27,7 +27,7 @@ LEVERS = (
             *("detect", "restart_gap", "teardown"),
         ),
         on=("--standby",),
-        on_gpu=("--standby-device",),
+        on_gpu=("--standby-device", "--standby-model"),
         off=("--no-standby", "--no-bytecode"),
     ),
     Lever(

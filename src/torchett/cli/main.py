@@ -38,6 +38,11 @@ def main() -> None:
     help="Let standbys hold a context on their rank's device: faster, for some of its memory.",
 )
 @click.option(
+    "--standby-model",
+    is_flag=True,
+    help="Let standbys import what defines the model and have it compiled ahead.",
+)
+@click.option(
     "--preload",
     metavar="MODULES",
     default="",
@@ -99,6 +104,7 @@ def run(
     as_is: bool,
     standby: bool,
     standby_device: bool,
+    standby_model: bool,
     preload: str,
     hang_timeout: float,
     progress: float,
@@ -130,6 +136,7 @@ def run(
         light_batches=light_batches and not as_is,
         warm_up=warm_up,
         meeting=standby and not as_is,
+        standby_model=standby and standby_model and not as_is,
     )
     asked = {"--dynamic-sources": dynamic_sources is not None, "--warm-up": warm_up}
     for option in (name for name, wanted in asked.items() if wanted):
@@ -191,7 +198,7 @@ def report(run: str, as_json: bool, definition: str, svg: Path | None) -> None:
     """Show where the time of a job went."""
     from torchett.cli.doctor import compiles_of
     from torchett.compile.summary import summary
-    from torchett.compile.told import cache_lines
+    from torchett.compile.told import cache_lines, standby_lines
     from torchett.ledger.views import DEFINITIONS
     from torchett.runs.folder import find_run
     from torchett.runs.reader import RunReader
@@ -200,6 +207,7 @@ def report(run: str, as_json: bool, definition: str, svg: Path | None) -> None:
     ledger, chosen = reader.ledger(), DEFINITIONS[definition]
     compiles = summary(compiles_of(reader))
     reader.asides += cache_lines(reader.facts("compile_cache"))
+    reader.asides += standby_lines(reader.facts("standby_model"))
     if as_json:
         shown = ledger.to_json()
         if compiles is not None:

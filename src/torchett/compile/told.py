@@ -3,6 +3,7 @@
 compile cache, attempt 0: no archive yet; 0 hits, 2 misses; published f8d0b3d3
 compile cache, attempt 1: archive f8d0b3d3 (exact, 0.1 MB, 0.09 s); 2 hits
 compile cache, attempt 2: compiled cold, damaged: its entries do not match their sha256; …
+compiled ahead by standbys, attempt 3: the models of 2 ranks
 """
 
 from collections import defaultdict
@@ -19,6 +20,18 @@ def cache_lines(facts: Iterable[tuple[int, int, Any]]) -> list[str]:
     return [
         f"compile cache, attempt {attempt}: {_line(found)}"
         for attempt, found in sorted(attempts.items())
+    ]
+
+
+def standby_lines(facts: Iterable[tuple[int, int, Any]]) -> list[str]:
+    """A line an attempt, from facts of kind `standby_model`."""
+    attempts = defaultdict[int, set[int]](set)
+    for attempt, rank, _ in facts:
+        attempts[attempt].add(rank)
+    return [
+        f"compiled ahead by standbys, attempt {attempt}: the models of {len(ranks)}"
+        f" rank{'s' if len(ranks) > 1 else ''}"
+        for attempt, ranks in sorted(attempts.items())
     ]
 
 

@@ -100,5 +100,5 @@ def _kernel() -> Any:
     calls.mremap.argtypes, calls.mremap.restype = [address, size, size, flags], address
     calls.madvise.argtypes = [address, size, flags]
     calls.munmap.argtypes = [address, size]
-    calls.refused = address(-1).value
+    calls.refused = address(-1).value  # type: ignore[attr-defined]
     return calls

@@ -22,6 +22,7 @@ class Levers:
     warm_up: bool = False
     light_batches: bool = True
     meeting: bool = True
+    standby_model: bool = False
 
     @property
     def aboard(self) -> tuple[str, ...]:
@@ -34,6 +35,7 @@ class Levers:
             **dict.fromkeys(WATCHES, self.hooks),
             "torchett.startup.meeting": self.meeting,
             "torchett.startup.audit": self.audit,
+            "torchett.startup.recipe": self.standby_model,
             "torchett.startup.remembered": self.warm_up,
             "torchett.compile.board": self.compile_cache is not None,
             "torchett.feed.light": self.light_batches,
@@ -45,6 +47,7 @@ class Levers:
     def settings(self) -> dict[str, str]:
         """What those modules read from the environment."""
         found = {"ETT_PINS": str(int(self.pins))}
+        found["ETT_STANDBY_MODEL"] = str(int(self.standby_model))
         if self.bytecode:
             found["ETT_BYTECODE"] = os.environ.get("ETT_BYTECODE") or usual_folder()
         if self.compile_cache is not None:

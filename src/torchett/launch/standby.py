@@ -30,6 +30,7 @@ from torchett.record.clock import anchor, now_ns
 from torchett.record.threads import wait_for_none
 
 NO_JOB = 70
+COOK = "torchett.startup.cook"
 # Read by torch when it is imported: a script that sets one of these came too late for a standby.
 _READ_AT_IMPORT = ("TORCH", "PYTORCH", "TRITON", "OMP_", "MKL_", "KMP_", "CUDA_")
 
@@ -42,6 +43,8 @@ def main() -> NoReturn:
         if told(control):
             break
         prepare(name)
+    if os.environ.get("ETT_STANDBY_MODEL") == "1" and not told(control):
+        importlib.import_module(COOK).until(partial(told, control))
     try:
         job = receive(control)
     except (OSError, EOFError, ValueError):
@@ -62,8 +65,18 @@ def be(job: dict[str, Any], well: Callable[[], None] = lambda: None) -> NoReturn
     gc.freeze()  # no collection walks through what is there to stay
     prepare("torchett.startup.garbage:rarely_at_first")
     _become(job)
+    _be_fresh(job["argv"])
     board()
+    _tell_of_models()
     _leave(_run(job["argv"]), well)
+
+
+def _tell_of_models() -> None:
+    cook: Any = sys.modules.get(COOK)
+    if cook is not None and cook.followed:
+        from torchett.record.api import note
+
+        note("standby_model", {"models": cook.followed})
 
 
 def _say_left(control: socket.socket) -> None:
@@ -94,9 +107,16 @@ def prepare(name: str) -> None:
         gc.enable()
 
 
-def told(control: socket.socket) -> bool:
+def told(control: socket.socket, within_s: float = 0.0) -> bool:
     """Whether the agent has said something."""
-    return bool(select.select([control], [], [], 0)[0])
+    return bool(select.select([control], [], [], within_s)[0])
+
+
+def _be_fresh(argv: list[str]) -> None:
+    """Be a new interpreter where this one has modules whose sources have changed since."""
+    cook: Any = sys.modules.get(COOK)
+    if cook is not None and cook.is_stale():
+        os.execv(sys.executable, [sys.executable, "-u", *argv])
 
 
 def _become(job: dict[str, Any]) -> None:

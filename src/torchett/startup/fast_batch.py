@@ -29,7 +29,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, TypeVar
 
-from torchett.record import stage
+from torchett.record.api import stage
 from torchett.record.threads import begin_beside
 from torchett.startup.draws import draws
 from torchett.startup.garbage import rarely_collected

@@ -39,8 +39,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar
 
 from torchett.model.accounts import BY_NAME, is_own
-from torchett.record import init
-from torchett.record.api import note
+from torchett.record.api import init, note
 from torchett.record.clock import now_ns
 from torchett.startup.crew import Crew, required, takes_any, takes_results
 from torchett.startup.plan_run import PastSpan, PlanRun, record_run, to_flight_record

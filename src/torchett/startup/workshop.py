@@ -24,6 +24,8 @@ def fetch_tools() -> None:
     torch, compiling = (sys.modules.get(name) for name in ("torch", "torch._inductor.compile_fx"))
     if torch is None or compiling is None or not torch.cuda.is_initialized():
         return
+    if getattr(sys.modules.get("torchett.startup.cook"), "followed", 0):
+        return  # it is all compiled
     try:
         import_module("torch._inductor.async_compile").maybe_warm_pool()
         begin_beside(_wake_triton, torch.cuda.current_device(), name="ett-triton")

@@ -1,0 +1,218 @@
+"""A recipe: what a standby needs to have a job's model compiled before it is one of its ranks.
+
+    attempt 0   model(x), the first call of a training step ──► recipe      (in the run's folder)
+    standby     … imports ── walks the compiler ── by the recipe: a model like it, called once ──┐
+    attempt 1                                              ✗ ── "go" ── model(x): compiled ◄─────┘
+
+It names the modules that define the model, and says of each tensor what it is like; no weights, no
+data. Compiled code belongs to the classes, and torch guards it by all that it depends on: if
+anything is otherwise in the next attempt, it compiles as ever.
+
+Not for a model that is compiled around its DDP wrapper, which needs the other ranks to be made, nor
+for one whose classes are the script's own, which each attempt makes anew.
+
+`board()` writes recipes (`ett run --standby-model`); `cook.py` follows them.
+"""
+
+import io
+import logging
+import os
+import pickle
+import sys
+import threading
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from torchett.record.boarding import when_imported
+from torchett.store import write_whole
+
+log = logging.getLogger("torchett")
+
+_MOST = 8  # models of a script
+_LATER_S = 2.0  # when the start-up is over
+_PLACE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+_NOT_ALONE = (b"__main__", b"torch.nn.parallel", b"torch.distributed")
+CONFIGS = ("torch._dynamo.config", "torch._inductor.config")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Like:
+    """What a tensor is like."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: Any
+    device: str
+    requires_grad: bool
+    is_parameter: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """A model and its first call, with all that compiled code depends on beside them."""
+
+    model: bytes  # see _Pickler
+    call: bytes  # (args, kwargs)
+    optimize: dict[str, Any]  # what torch.compile made of its arguments
+    configs: dict[str, dict[str, Any]]
+    settings: dict[str, Any]
+    path: tuple[str, ...]  # sys.path
+    place: dict[str, str]  # of the rank, in its environment
+    devices: frozenset[str]  # of all tensors: "cpu", "cuda"
+    nbytes: int
+
+
+def recipes(env: Mapping[str, str], place: str) -> Path:
+    """The folder for ranks at this place of this node."""
+    return Path(env["ETT_RUN"], "recipes", f"node-{env.get('ETT_NODE', '0')}-{place}")
+
+
+def board() -> None:
+    """Write recipes in a rank that keeps a record."""
+    if "ETT_RUN" in os.environ and "LOCAL_RANK" in os.environ:
+        folder = recipes(os.environ, os.environ["LOCAL_RANK"])
+        when_imported("torch._dynamo", Watch(folder).begin)
+
+
+class Watch:
+    """Sees models compiled, and called for the first time in training."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._asked: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+        self._waiting: set[int] = set()  # ids of these; the context lives as long as its model
+        self._left = _MOST
+
+    def begin(self, dynamo: Any) -> None:
+        optimize = dynamo.optimize
+        kind = dynamo.eval_frame.OptimizedModule
+        call = kind.__call__
+
+        @wraps(optimize)
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            context = optimize(*args, **kwargs)
+            if not args and self._left:
+                self._left -= 1
+                self._asked[context] = kwargs
+                self._waiting.add(id(context))
+            return context
+
+        @wraps(call)
+        def called(model: Any, *args: Any, **kwargs: Any) -> Any:
+            result = call(model, *args, **kwargs)
+            if self._waiting and id(model.dynamo_ctx) in self._waiting:
+                self._first_call(model, args, kwargs)
+            return result
+
+        dynamo.optimize, kind.__call__ = noted, called
+
+    def _first_call(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        try:
+            torch = sys.modules["torch"]
+            if not (model.training and torch.is_grad_enabled()):
+                return
+            self._waiting.discard(id(model.dynamo_ctx))
+            optimize = self._asked[model.dynamo_ctx]
+            call = _Pickler.of((args, kwargs))
+            told = {"settings": settings(torch), "configs": _configs(), "optimize": optimize}
+            path = self._folder / f"model-{_MOST - self._left - len(self._waiting)}.recipe"
+            later = threading.Timer(_LATER_S, _write, (path, model._orig_mod, call, told))
+            later.daemon = True
+            later.start()
+        except Exception as error:
+            log.debug("torchett: no recipe: %r", error)
+
+
+def _write(path: Path, model: Any, call: "_Pickler", told: dict[str, Any]) -> None:
+    try:
+        made = _Pickler.of(model)
+        if any(word in made.data + call.data for word in _NOT_ALONE):
+            return
+        recipe = Recipe(
+            model=made.data,
+            call=call.data,
+            path=tuple(sys.path),
+            place={key: os.environ[key] for key in _PLACE if key in os.environ},
+            devices=frozenset(made.devices | call.devices),
+            nbytes=made.nbytes + call.nbytes,
+            **told,
+        )
+        write_whole(path, pickle.dumps(recipe), mode=0o600, durable=False)
+    except Exception as error:  # a model with hooks, say, that are no functions of a module
+        log.debug("torchett: no recipe: %r", error)
+
+
+class _Pickler(pickle.Pickler):
+    """Writes for each tensor its number, and for its first occurrence what it is like."""
+
+    def __init__(self) -> None:
+        self._file = io.BytesIO()
+        super().__init__(self._file)
+        self._known: dict[int, int] = {}
+        self._kept: list[Any] = []  # or another could have its id
+        self.devices: set[str] = set()
+        self.nbytes = 0
+
+    @classmethod
+    def of(cls, value: Any) -> "_Pickler":
+        pickler = cls()
+        pickler.dump(value)
+        return pickler
+
+    @property
+    def data(self) -> bytes:
+        return self._file.getvalue()
+
+    def persistent_id(self, value: Any) -> Any:
+        torch = sys.modules["torch"]
+        if not isinstance(value, torch.Tensor):
+            return None
+        known = self._known.get(id(value))
+        if known is not None:
+            return known, None
+        is_parameter = type(value) is torch.nn.Parameter
+        if not (is_parameter or type(value) is torch.Tensor) or value.layout != torch.strided:
+            raise pickle.PicklingError(f"a {type(value).__name__} of layout {value.layout}")
+        number = self._known[id(value)] = len(self._kept)
+        self._kept.append(value)
+        self.devices.add(value.device.type)
+        self.nbytes += value.nbytes
+        return number, Like(
+            shape=tuple(value.shape),
+            stride=tuple(value.stride()),
+            dtype=value.dtype,
+            device=str(value.device),
+            requires_grad=value.requires_grad,
+            is_parameter=is_parameter,
+        )
+
+
+def settings(torch: Any) -> dict[str, Any]:
+    """What compiled code is guarded by, beside its arguments, on this thread."""
+    kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+    return {
+        "threads": torch.get_num_threads(),
+        "precision": torch.get_float32_matmul_precision(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
+        "dtype": torch.get_default_dtype(),
+        "autocast": {kind: torch.get_autocast_dtype(kind) for kind in kinds},
+    }
+
+
+def _configs() -> dict[str, dict[str, Any]]:
+    """The compiler's settings, as far as they are plain values."""
+    found = {}
+    for name in CONFIGS:
+        config: Any = sys.modules[name]
+        copy = config.get_config_copy()
+        found[name] = {key: value for key, value in copy.items() if _is_plain(value)}
+    return found
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float | str)

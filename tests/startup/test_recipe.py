@@ -1,0 +1,253 @@
+"""Recipes: a process that has followed one has nothing left to compile, and is otherwise itself."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+MODEL = """
+    import torch
+
+    class Little(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rows = torch.nn.EmbeddingBag(50, 8, mode="sum")
+            self.out = torch.nn.Linear(8, 1)
+            self.out.tied = self.rows.weight
+            self.register_buffer("scale", torch.ones(8))
+
+        def forward(self, ids, *, twice=False):
+            x = self.out(torch.relu(self.rows(ids) * self.scale))
+            return 2 * x if twice else x
+"""
+TRAINER = """
+    import os, sys, threading, time
+    from torchett.startup import recipe
+    recipe._LATER_S = 0.0
+    recipe.board()
+    import torch
+    torch.set_num_threads(1)
+    {settings}
+    from little import Little
+    model = torch.compile({wrap}(Little()){options})
+    ids = torch.arange(12).view(3, 4)
+    model(ids, twice=True).sum().backward()
+    for timer in threading.enumerate():
+        if isinstance(timer, threading.Timer):
+            timer.join()
+"""
+STANDBY = """
+    import json, os, random, sys
+    from pathlib import Path
+    import torch
+    import torch._dynamo, torch._inductor.compile_fx
+    from torch._dynamo.utils import counters
+    from torchett.startup import cook
+
+    def state():
+        found = [random.getstate(), torch.get_rng_state().tolist(), sys.path, dict(os.environ)]
+        found += [torch.get_num_threads(), torch.get_float32_matmul_precision()]
+        found += [torch.get_default_dtype(), torch._dynamo.config.get_config_copy()]
+        return repr(found)
+
+    folder, = Path(os.environ["ETT_RUN"], "recipes").glob("*")
+    before = state()
+    error = None
+    try:
+        cook.follow(cook._read(next(folder.glob("*.recipe"))))
+    except Exception as raised:
+        error = str(raised).partition("\\n")[0]
+    same = state() == before
+    stale = cook.is_stale()
+    Path("little.py").write_text(Path("little.py").read_text() + "# another line")
+    told = {"error": error, "same": same, "stale": [stale, cook.is_stale()]}
+    told["workers"] = len(torch._inductor.async_compile._pool_set)
+    if error:
+        print(json.dumps(told))
+        return
+    # As the script would:
+    {settings}
+    torch.set_num_threads(1)
+    sys.path.insert(0, os.getcwd())
+    from little import Little
+    torch.manual_seed(1)
+    model = torch.compile(Little(){options})
+    loss = model(torch.arange(12).view(3, 4), twice=True).sum()
+    loss.backward()
+    told |= {"graphs": counters["stats"]["unique_graphs"], "loss": loss.item()}
+    print(json.dumps(told))
+"""
+
+
+class Place:
+    """A folder with a module that defines a model, a run, and a cache of compiled code."""
+
+    def __init__(self, folder: Path, cache: Path) -> None:
+        self.folder = folder
+        self.cache = cache
+        (folder / "little.py").write_text(textwrap.dedent(MODEL))
+
+    @property
+    def recipes(self) -> list[Path]:
+        return sorted((self.folder / "run").glob("recipes/*/*"))
+
+    def run(self, code: str, **changes: str) -> str:
+        words = {"settings": "", "wrap": "", "options": "", **changes}
+        for name, word in words.items():
+            code = code.replace("{" + name + "}", word)
+        env = {
+            **os.environ,
+            "ETT_RUN": str(self.folder / "run"),
+            "LOCAL_RANK": "0",
+            "RANK": "0",
+            "TORCHINDUCTOR_CACHE_DIR": str(self.cache),
+            "OMP_NUM_THREADS": "1",
+        }
+        # In a function: torch's keys of compiled code name a main module that has torch in it, and
+        # a standby's has not.
+        body = textwrap.indent(textwrap.dedent(code), "    ")
+        script = self.folder / "script.py"
+        script.write_text(f"def main():\n{body}\nmain()\n")
+        done = subprocess.run(
+            [sys.executable, str(script)],
+            cwd=self.folder,
+            env=env,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+        return done.stdout
+
+    def cooked(self, **changes: str) -> Any:
+        return json.loads(self.run(STANDBY, **changes))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("inductor")
+
+
+@pytest.fixture
+def place(tmp_path: Path, cache: Path) -> Place:
+    return Place(tmp_path, cache)
+
+
+def test_a_followed_recipe_leaves_nothing_to_compile(place: Place) -> None:
+    plain = 'torch.set_float32_matmul_precision("high"); torch._dynamo.config.cache_size_limit = 5'
+    place.run(TRAINER, settings=plain)
+    (path,) = place.recipes
+    assert path.stat().st_mode & 0o777 == 0o600
+    told = place.cooked(settings=plain)
+    assert told["error"] is None
+    assert told["graphs"] == 0  # the script's own model
+    assert told["same"]  # settings, paths, environment, generators
+    assert told["workers"] == 0
+    assert told["stale"] == [False, True]  # a line was added to the module meanwhile
+    assert told["loss"] == pytest.approx(_eager(place), rel=1e-5)
+
+
+def _eager(place: Place) -> float:
+    code = """
+        import torch
+        torch.set_float32_matmul_precision("high")
+        from little import Little
+        torch.manual_seed(1)
+        print(Little()(torch.arange(12).view(3, 4), twice=True).sum().item())
+    """
+    return float(place.run(code))
+
+
+def test_what_is_not_in_the_cache_is_not_compiled(place: Place, tmp_path: Path) -> None:
+    place.run(TRAINER)
+    place.cache = tmp_path / "another"
+    told = place.cooked()
+    assert "not in the cache" in told["error"]
+    assert told["same"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "wrap"),
+    [
+        ("", ""),
+        ("global Own\n    class Own(torch.nn.Sequential):\n        pass\n", "Own"),
+        (
+            "import torch.distributed as dist\n"
+            "    dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
+            "    torch._dynamo.config.optimize_ddp = False\n",
+            "torch.nn.parallel.DistributedDataParallel",
+        ),
+        (
+            "def hooked(model):\n        model.register_forward_hook(lambda *a: None)\n"
+            "        return model\n",
+            "hooked",
+        ),
+        ("torch.set_grad_enabled(False)\n    torch.Tensor.backward = lambda t: None\n", ""),
+    ],
+    ids=["one", "the script's own class", "DDP", "a hook", "no training"],
+)
+def test_whose_recipe_is_written(place: Place, settings: str, wrap: str) -> None:
+    code = TRAINER.replace("model(ids, twice=True)", "model(ids)") if wrap == "Own" else TRAINER
+    place.run(code, settings=settings, wrap=wrap, options=', backend="aot_eager"')
+    assert len(place.recipes) == (not settings)
+
+
+def test_a_file_that_others_can_write_is_not_read(tmp_path: Path) -> None:
+    from torchett.startup import cook
+
+    path = tmp_path / "model-1.recipe"
+    path.write_bytes(b"")
+    path.chmod(0o666)
+    with pytest.raises(PermissionError, match="others can write to it"):
+        cook._read(path)
+
+
+def test_it_waits_for_a_recipe_and_ends_when_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torchett.startup import cook, recipe
+
+    monkeypatch.setenv("ETT_RUN", str(tmp_path))
+    monkeypatch.setattr(cook, "_seen", set())
+    tried: list[str] = []
+    monkeypatch.setattr(cook, "_try", lambda path: tried.append(path.name))
+    folder = recipe.recipes(os.environ, "0")
+    turns = 0
+
+    def told(within_s: float) -> bool:
+        nonlocal turns
+        turns += 1
+        if turns == 2:
+            folder.mkdir(parents=True)
+            (folder / "model-1.recipe").write_bytes(b"")
+            (folder / "model-2.failed").write_bytes(b"")
+        return turns == 5
+
+    cook.until(told)
+    assert tried == ["model-1.recipe"]  # once
+
+
+def test_tied_weights_stay_one_tensor() -> None:
+    import torch
+
+    from torchett.startup.cook import _Unpickler
+    from torchett.startup.recipe import _Pickler
+
+    weight = torch.nn.Parameter(torch.randn(4, 6).t())
+    part = torch.randn(10)[::3]
+    made = _Pickler.of([weight, weight, part, 7])
+    assert made.nbytes == weight.nbytes + part.nbytes
+    assert made.devices == {"cpu"}
+    first, again, other, number = _Unpickler.of(made.data)
+    assert first is again
+    assert type(first) is torch.nn.Parameter
+    assert first.stride() == weight.stride()
+    assert other.stride() == (3,)
+    assert number == 7
+    assert not first.any()
