@@ -112,6 +112,12 @@ def main() -> None:
     def group(device: torch.device) -> None:
         join_process_group(world, device)
 
+    warms = args.compile and not args.sharded and "fast_batch" not in args.without
+
+    @plan.stage("get_first_batch_data", after=[loading])
+    def fast(loading: object) -> Clicks | None:
+        return first_batch(args, world) if warms else None
+
     needed = [device, loading, group] if args.sharded else [device, loading]
 
     @plan.stage("train_module_creation", after=needed)
@@ -123,9 +129,8 @@ def main() -> None:
     with ett.stage("train_module_creation"):
         runner = parallel(args, world, model)
     warm = None
-    if args.compile and not args.sharded and "fast_batch" not in args.without:
-        batch = partial(first_batch, args, world)
-        warm = ett.warm_up(runner, partial(loss_of, device=device), fast_batch=batch)
+    if warms:
+        warm = ett.warm_up(runner, partial(loss_of, device=device), fast_batch=ready.fast)
     state = {"model": model, "optimizer": optimizer}
     first_step = checkpoints.restore(state)
     if first_step != expected:  # the newest checkpoint was damaged

@@ -278,3 +278,19 @@ for i in range(600):
         tmp_path,
     )
     assert done.stderr == "[]\n"
+
+
+def test_a_loop_that_is_left_to_the_end_of_the_interpreter_says_nothing(tmp_path: Path) -> None:
+    """
+    s──s s──s s──          next() by hand; the generator is closed when there are no modules left
+    """
+    done = train(
+        """
+import time
+turns = ett.steps(range(9))
+for _ in range(3):
+    next(turns); time.sleep(0.001)
+""",
+        tmp_path / "runs",
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -190,8 +190,10 @@ def _is_left_on_purpose() -> bool:
     """Whether the loop around a generator that is being closed was left by break or return.
 
     Then the loop's frame is at the instruction that lets go of its iterator; an exception lets
-    go of it wherever it was raised.
+    go of it wherever it was raised, and an interpreter at its end whenever it comes to it.
     """
+    if sys.is_finalizing():
+        return False
     import dis
 
     frame = sys._getframe(2)
