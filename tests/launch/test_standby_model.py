@@ -43,16 +43,19 @@ SCRIPT = """
             model(torch.randn(4, 8)).sum().backward()
         graphs = counters["stats"]["unique_graphs"]
         print("attempt", attempt, "graphs", graphs, "version", little.VERSION, flush=True)
-        if attempt == 2:
+        if attempt == 3:
             return
         until = time.monotonic() + 90
-        while len(list(Path().glob("imported-*"))) < 2:  # ours, and the standby's that cooks
-            assert time.monotonic() < until, "no standby followed the recipe"
+        while len(list(Path().glob("imported-*"))) < 2:  # ours, and that of who cooks
+            assert time.monotonic() < until, "nobody followed the recipe"
             time.sleep(0.1)
-        for path in Path().glob("imported-*"):
-            path.unlink()
-        Path(f"imported-{attempt}").touch()  # the next attempt imports nothing
-        if attempt == 1:
+        if os.environ["ETT_STANDBY_FORK"] == "0":  # the next attempt imports nothing
+            for path in Path().glob("imported-*"):
+                path.unlink()
+            Path(f"imported-{attempt}").touch()
+        else:  # a template cooks once, and is asked to rehearse once more
+            time.sleep(2)
+        if attempt == 2:
             source = Path("little.py")
             source.write_text(source.read_text().replace("VERSION = 1", "VERSION = 22"))
         os.kill(os.getpid(), signal.SIGKILL)
@@ -61,7 +64,8 @@ SCRIPT = """
 """
 
 
-def test_kills_with_a_model_compiled_ahead(tmp_path: Path) -> None:
+@pytest.mark.parametrize("forks", [0, 1], ids=["standbys", "a template"])
+def test_kills_with_a_model_compiled_ahead(forks: int, tmp_path: Path) -> None:
     (tmp_path / "little.py").write_text(textwrap.dedent(LITTLE))
     (tmp_path / "script.py").write_text(textwrap.dedent(SCRIPT))
     run = tmp_path / "runs" / "job"
@@ -74,12 +78,13 @@ def test_kills_with_a_model_compiled_ahead(tmp_path: Path) -> None:
         "ETT_RUNS": str(tmp_path / "runs"),
         "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
         "OMP_NUM_THREADS": "1",
+        "ETT_STANDBY_FORK": str(forks),
     }
     ett = [sys.executable, "-m", "torchett.cli.main"]
     command = [*ett, "run", "--job", "job", "--progress", "0", "--standby-model", "--"]
     command += [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     done = subprocess.run(
-        [*command, "--max-restarts", "2", "script.py"],
+        [*command, "--max-restarts", "3", "script.py"],
         cwd=tmp_path,
         env=env,
         capture_output=True,
@@ -90,7 +95,8 @@ def test_kills_with_a_model_compiled_ahead(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == [
         "attempt 0 graphs 1 version 1",
         "attempt 1 graphs 0 version 1",
-        "attempt 2 graphs 1 version 22",  # not with a model that is no longer the job's
+        "attempt 2 graphs 0 version 1",
+        "attempt 3 graphs 1 version 22",  # not with a model that is no longer the job's
     ]
     assert done.stderr.count("standbys do without broken.recipe") == 1
     assert (recipes / "broken.failed").exists()
@@ -98,5 +104,5 @@ def test_kills_with_a_model_compiled_ahead(tmp_path: Path) -> None:
         [*ett, "report", str(run), "--json"], env=env, capture_output=True, text=True, check=True
     )
     asides = json.loads(shown.stdout)["asides"]
-    assert "compiled ahead by standbys, attempt 1: the models of 1 rank" in asides
-    assert not any("ahead by standbys, attempt 2" in aside for aside in asides)
+    assert "compiled ahead by standbys, attempt 2: the models of 1 rank" in asides
+    assert not any("ahead by standbys, attempt 3" in aside for aside in asides)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -44,9 +45,9 @@ TRAINER = """
             timer.join()
 """
 STANDBY = """
-    import json, os, random, sys
+    import json, logging, os, random, sys
     from pathlib import Path
-    import torch
+    import torch, torch.distributed
     import torch._dynamo, torch._inductor.compile_fx
     from torch._dynamo.utils import counters
     from torchett.startup import cook
@@ -55,6 +56,9 @@ STANDBY = """
         found = [random.getstate(), torch.get_rng_state().tolist(), sys.path, dict(os.environ)]
         found += [torch.get_num_threads(), torch.get_float32_matmul_precision()]
         found += [torch.get_default_dtype(), torch._dynamo.config.get_config_copy()]
+        found += [sys.excepthook, logging.root.manager.disable]
+        groups = torch.distributed.distributed_c10d._world
+        found += [torch.distributed.is_initialized(), groups.group_count]
         return repr(found)
 
     folder, = Path(os.environ["ETT_RUN"], "recipes").glob("*")
@@ -78,7 +82,7 @@ STANDBY = """
     sys.path.insert(0, os.getcwd())
     from little import Little
     torch.manual_seed(1)
-    model = torch.compile(Little(){options})
+    model = torch.compile({wrap}(Little()){options})
     loss = model(torch.arange(12).view(3, 4), twice=True).sum()
     loss.backward()
     told |= {"graphs": counters["stats"]["unique_graphs"], "loss": loss.item()}
@@ -172,17 +176,27 @@ def test_what_is_not_in_the_cache_is_not_compiled(place: Place, tmp_path: Path) 
     assert told["same"]
 
 
+def test_a_model_in_ddp_is_made_without_the_other_ranks(place: Place) -> None:
+    ddp = {"wrap": "torch.nn.parallel.DistributedDataParallel"}
+    ddp["options"] = ', backend="aot_eager"'
+    ddp["settings"] = (
+        "import torch.distributed as dist\n"
+        "    dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
+        "    torch._dynamo.config.optimize_ddp = False"
+    )
+    place.run(TRAINER, **ddp)
+    assert len(place.recipes) == 1
+    told = place.cooked(**ddp)
+    assert told["error"] is None
+    assert told["same"]
+    assert told["graphs"] == 0
+
+
 @pytest.mark.parametrize(
     ("settings", "wrap"),
     [
         ("", ""),
         ("global Own\n    class Own(torch.nn.Sequential):\n        pass\n", "Own"),
-        (
-            "import torch.distributed as dist\n"
-            "    dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
-            "    torch._dynamo.config.optimize_ddp = False\n",
-            "torch.nn.parallel.DistributedDataParallel",
-        ),
         (
             "def hooked(model):\n        model.register_forward_hook(lambda *a: None)\n"
             "        return model\n",
@@ -190,7 +204,7 @@ def test_what_is_not_in_the_cache_is_not_compiled(place: Place, tmp_path: Path) 
         ),
         ("torch.set_grad_enabled(False)\n    torch.Tensor.backward = lambda t: None\n", ""),
     ],
-    ids=["one", "the script's own class", "DDP", "a hook", "no training"],
+    ids=["one", "the script's own class", "a hook", "no training"],
 )
 def test_whose_recipe_is_written(place: Place, settings: str, wrap: str) -> None:
     code = TRAINER.replace("model(ids, twice=True)", "model(ids)") if wrap == "Own" else TRAINER
@@ -215,8 +229,9 @@ def test_it_waits_for_a_recipe_and_ends_when_told(
 
     monkeypatch.setenv("ETT_RUN", str(tmp_path))
     monkeypatch.setattr(cook, "_seen", set())
+    monkeypatch.setattr(cook, "followed", set())
     tried: list[str] = []
-    monkeypatch.setattr(cook, "_try", lambda path: tried.append(path.name))
+    monkeypatch.setattr(cook, "_try", lambda path, begin_anew: tried.append(path.name))
     folder = recipe.recipes(os.environ, "0")
     turns = 0
 
@@ -229,8 +244,24 @@ def test_it_waits_for_a_recipe_and_ends_when_told(
             (folder / "model-2.failed").write_bytes(b"")
         return turns == 5
 
-    cook.until(told)
+    cook.until(told, sys.exit)
     assert tried == ["model-1.recipe"]  # once
+
+
+@pytest.mark.parametrize(("written_s", "is_followed"), [(99.0, False), (100.0, True)])
+def test_one_from_before_the_agent_is_left_alone(
+    written_s: float, is_followed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another node may have written it: its code is not in the cache of this one yet."""
+    from torchett.startup import cook
+
+    monkeypatch.setenv("ETT_AGENT_BEGAN", "100.0")
+    monkeypatch.setattr(cook, "followed", set())
+    recipe = SimpleNamespace(written_s=written_s, devices=frozenset({"cpu"}))
+    monkeypatch.setattr(cook, "_read", lambda path: recipe)
+    monkeypatch.setattr(cook, "follow", lambda recipe: None)
+    cook._try(tmp_path / "a.recipe", sys.exit)
+    assert bool(cook.followed) == is_followed
 
 
 def test_tied_weights_stay_one_tensor() -> None:

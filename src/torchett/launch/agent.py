@@ -28,6 +28,7 @@ def main(argv: Sequence[str]) -> None:
     ranks = _ranks_asked_for(argv)
     # The agent's own store keeps the addresses of dead ranks: a restarted one may wait for them.
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    os.environ["ETT_AGENT_BEGAN"] = str(time.time())
     env = dict(os.environ)
     if ranks > 1:
         env.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does for its ranks

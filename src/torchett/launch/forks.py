@@ -29,7 +29,6 @@ def fit(env: Mapping[str, str]) -> bool:
     return (
         sys.platform == "linux"
         and env.get("ETT_STANDBY_FORK") != "0"
-        and env.get("ETT_STANDBY_MODEL") != "1"  # that needs a process of its own for each rank
         and env.get("OMP_NUM_THREADS") == "1"
         and (env.get("CUDA_VISIBLE_DEVICES") == "" or not any(map(os.path.exists, _GPUS)))
     )

@@ -43,14 +43,23 @@ def main() -> NoReturn:
         if told(control):
             break
         prepare(name)
-    if os.environ.get("ETT_STANDBY_MODEL") == "1" and not told(control):
-        importlib.import_module(COOK).until(partial(told, control))
+    cook_until_told(control, _begin_anew)
     try:
         job = receive(control)
     except (OSError, EOFError, ValueError):
         os._exit(NO_JOB)  # the agent is gone
     control.set_inheritable(False)
     be(job, partial(_say_left, control))
+
+
+def cook_until_told(control: socket.socket, begin_anew: Callable[[], NoReturn]) -> None:
+    """Until the agent says something, have the job's model compiled ahead if that was asked for."""
+    if os.environ.get("ETT_STANDBY_MODEL") == "1" and not told(control):
+        importlib.import_module(COOK).until(partial(told, control), begin_anew)
+
+
+def _begin_anew() -> NoReturn:
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def shorten_imports() -> None:
@@ -71,12 +80,16 @@ def be(job: dict[str, Any], well: Callable[[], None] = lambda: None) -> NoReturn
     _leave(_run(job["argv"]), well)
 
 
+def models_compiled() -> int:
+    """How many models of the job this process has compiled ahead."""
+    return len(getattr(sys.modules.get(COOK), "followed", ()))
+
+
 def _tell_of_models() -> None:
-    cook: Any = sys.modules.get(COOK)
-    if cook is not None and cook.followed:
+    if models := models_compiled():
         from torchett.record.api import note
 
-        note("standby_model", {"models": cook.followed})
+        note("standby_model", {"models": models})
 
 
 def _say_left(control: socket.socket) -> None:

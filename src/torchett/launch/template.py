@@ -5,7 +5,8 @@
     rank                               └─ runs the script as __main__, 0.02 s later
 
 A rank is forked twice: the process in between leaves at once, and the agent adopts the rank. A
-fork copies one thread only, so a template that has more than one says so and is not forked.
+fork copies one thread only, so a template that has more than one says so and is not forked. What it
+has rehearsed, or compiled by a recipe, all later ranks have.
 """
 
 import os
@@ -14,7 +15,15 @@ import socket
 import sys
 from typing import Any, NoReturn
 
-from torchett.launch.standby import NO_JOB, be, prepare, shorten_imports, told
+from torchett.launch.standby import (
+    NO_JOB,
+    be,
+    cook_until_told,
+    models_compiled,
+    prepare,
+    shorten_imports,
+    told,
+)
 from torchett.launch.standbys import REHEARSAL, receive, send
 
 
@@ -34,15 +43,20 @@ def serve(control: socket.socket) -> NoReturn:
             if left and not told(control):
                 prepare(left.pop(0))
                 continue
+            cook_until_told(control, _leave)
             asked = receive(control)
             if "argv" not in asked:
-                left = [*REHEARSAL]
+                left = [] if models_compiled() else [*REHEARSAL]  # that begins with no model
                 continue
             left = []  # not while a rank starts up: it will be asked for again
             threads = len(os.listdir("/proc/self/task"))
             send(control, {"pid": _fork(control, asked)} if threads == 1 else {"threads": threads})
     except (OSError, EOFError, ValueError):
-        os._exit(NO_JOB)  # the agent is gone
+        _leave()  # the agent is gone
+
+
+def _leave() -> NoReturn:
+    os._exit(NO_JOB)
 
 
 def _fork(control: socket.socket, job: dict[str, Any]) -> int:

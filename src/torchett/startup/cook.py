@@ -3,10 +3,11 @@
     standby   ── waits ── a recipe is there ── imports what defines the model ── makes it of zeros
               ── forward and backward, all from the cache ── lets it go ── waits
 
-What it finds it leaves as it was: settings, paths, environment, generators of random numbers. Where
-anything fails the recipe is put aside and the process begins anew: nobody knows what a half
-followed one has left behind. And a module whose source has changed since is no longer the job's:
-see `is_stale`.
+A recipe counts if it was written since this node's agent began: then its code is in this node's
+cache. What the standby finds it leaves as it was: settings, paths, environment, generators, and a
+template has no thread more than before. Where anything fails the recipe is put aside and the
+process begins anew: nobody knows what a half followed one has left behind. And a module whose
+source has changed since is no longer the job's: see `is_stale`.
 """
 
 import gc
@@ -24,24 +25,24 @@ from typing import Any, NoReturn
 from torchett.startup.recipe import Like, Recipe, recipes, settings
 from torchett.startup.surroundings import kept_random_numbers
 
-log = logging.getLogger("torchett")
-
 _LOOK_S = 0.5
 _ROOM = 8  # times its tensors: gradients, activations
 _MORE_ROOM = 1 << 30
 _OURS = ("torch", "torchgen", "functorch", "triton", "sympy", "torchett")  # brought by torch itself
-_seen: set[Path] = set()
+_seen: set[tuple[Path, tuple[int, int]]] = set()  # a recipe is written anew by each attempt
 _sources: dict[str, tuple[int, int]] = {}  # of modules that a recipe has brought
-followed = 0  # recipes, in this process
+followed: set[Path] = set()  # in this process
 
 
-def until(told: Callable[[float], bool]) -> None:
+def until(told: Callable[[float], bool], begin_anew: Callable[[], NoReturn]) -> None:
     """Follow the recipes of this place until the agent says something."""
     folder = recipes(os.environ, os.environ.get("ETT_PLACE", "0"))
     while not told(_LOOK_S):
-        for path in sorted({*folder.glob("*.recipe")} - _seen):
-            _seen.add(path)
-            _try(path)
+        for path in sorted(folder.glob("*.recipe")):
+            known = (path, _stamp(path))
+            if path not in followed and known not in _seen:
+                _seen.add(known)
+                _try(path, begin_anew)
 
 
 def is_stale() -> bool:
@@ -49,18 +50,21 @@ def is_stale() -> bool:
     return any(_stamp(Path(path)) != stamp for path, stamp in _sources.items())
 
 
-def _try(path: Path) -> None:
-    global followed
+def _try(path: Path, begin_anew: Callable[[], NoReturn]) -> None:
+    threads = len(os.listdir("/proc/self/task"))
     try:
         recipe = _read(path)
-        if _has_room(recipe):
+        since_s = float(os.environ.get("ETT_AGENT_BEGAN", "0"))
+        if recipe.written_s >= since_s and _has_room(recipe):
             follow(recipe)
-            followed += 1
+            followed.add(path)
+        if threads == 1 < len(os.listdir("/proc/self/task")):
+            raise RuntimeError("it left a thread behind")
     except BaseException as error:
         why = str(error).partition("\n")[0] or type(error).__name__
         print(f"torchett: standbys do without {path.name}: {why}", file=sys.stderr, flush=True)
         path.rename(path.with_suffix(".failed"))
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+        begin_anew()
 
 
 def _read(path: Path) -> Recipe:
@@ -92,16 +96,19 @@ def follow(recipe: Recipe) -> None:
     before = set(sys.modules)
     with ExitStack() as around:
         around.enter_context(_path_and_place(recipe))
+        around.enter_context(_silence())
         for name, values in recipe.configs.items():
             around.enter_context(_configured(name, values))
         around.enter_context(kept_random_numbers())
         around.enter_context(_set(torch, recipe.settings))
+        if b"DistributedDataParallel" in recipe.model:
+            around.enter_context(_group_of_one())
         model = _Unpickler.of(recipe.model)
         args, kwargs = _Unpickler.of(recipe.call)
         _note_sources(set(sys.modules) - before)
         with _nothing_compiled():
             _train(torch, torch._dynamo.optimize(**recipe.optimize)(model), args, kwargs, recipe)
-    del model, args, kwargs
+        del model, args, kwargs
     torch._dynamo.utils.counters.clear()
     gc.collect()
     if torch.cuda.is_initialized():
@@ -118,6 +125,9 @@ def _note_sources(names: set[str]) -> None:
 def _train(torch: Any, model: Any, args: Any, kwargs: Any, recipe: Recipe) -> None:
     from torch.utils._pytree import tree_leaves
 
+    for module in model.modules():
+        if hasattr(module, "require_backward_grad_sync"):  # DDP
+            module.require_backward_grad_sync = module.require_forward_param_sync = False
     with ExitStack() as stack:
         for kind, dtype in recipe.settings["autocast"].items():
             stack.enter_context(torch.autocast(kind, dtype=dtype))
@@ -182,12 +192,37 @@ def _nothing_compiled() -> Iterator[None]:
 
 
 @contextmanager
+def _group_of_one() -> Iterator[None]:
+    """A default group for DDP, that has nobody to talk to."""
+    import torch.distributed as dist
+
+    hook = sys.excepthook  # torch has a word to say at each error of a rank
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+        sys.excepthook = hook
+
+
+@contextmanager
 def _configured(name: str, values: dict[str, Any]) -> Iterator[None]:
     config: Any = import_module(name)
     own = config.get_config_copy()
     others = {key: value for key, value in values.items() if own.get(key, value) != value}
     with config.patch(others):
         yield
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """What torch would warn of, it has warned of in the rank."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
 
 
 @contextmanager

@@ -8,8 +8,7 @@ It names the modules that define the model, and says of each tensor what it is l
 data. Compiled code belongs to the classes, and torch guards it by all that it depends on: if
 anything is otherwise in the next attempt, it compiles as ever.
 
-Not for a model that is compiled around its DDP wrapper, which needs the other ranks to be made, nor
-for one whose classes are the script's own, which each attempt makes anew.
+Not for a model whose classes are the script's own: each attempt makes those anew.
 
 `board()` writes recipes (`ett run --standby-model`); `cook.py` follows them.
 """
@@ -20,6 +19,7 @@ import os
 import pickle
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,7 +35,6 @@ log = logging.getLogger("torchett")
 _MOST = 8  # models of a script
 _LATER_S = 2.0  # when the start-up is over
 _PLACE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-_NOT_ALONE = (b"__main__", b"torch.nn.parallel", b"torch.distributed")
 CONFIGS = ("torch._dynamo.config", "torch._inductor.config")
 
 
@@ -64,6 +63,7 @@ class Recipe:
     place: dict[str, str]  # of the rank, in its environment
     devices: frozenset[str]  # of all tensors: "cpu", "cuda"
     nbytes: int
+    written_s: float  # by this node's clock
 
 
 def recipes(env: Mapping[str, str], place: str) -> Path:
@@ -130,7 +130,7 @@ class Watch:
 def _write(path: Path, model: Any, call: "_Pickler", told: dict[str, Any]) -> None:
     try:
         made = _Pickler.of(model)
-        if any(word in made.data + call.data for word in _NOT_ALONE):
+        if b"__main__" in made.data + call.data:
             return
         recipe = Recipe(
             model=made.data,
@@ -139,6 +139,7 @@ def _write(path: Path, model: Any, call: "_Pickler", told: dict[str, Any]) -> No
             place={key: os.environ[key] for key in _PLACE if key in os.environ},
             devices=frozenset(made.devices | call.devices),
             nbytes=made.nbytes + call.nbytes,
+            written_s=time.time(),
             **told,
         )
         write_whole(path, pickle.dumps(recipe), mode=0o600, durable=False)

@@ -24,7 +24,7 @@ def fetch_tools() -> None:
     torch, compiling = (sys.modules.get(name) for name in ("torch", "torch._inductor.compile_fx"))
     if torch is None or compiling is None or not torch.cuda.is_initialized():
         return
-    if getattr(sys.modules.get("torchett.startup.cook"), "followed", 0):
+    if getattr(sys.modules.get("torchett.startup.cook"), "followed", None):
         return  # it is all compiled
     try:
         import_module("torch._inductor.async_compile").maybe_warm_pool()
