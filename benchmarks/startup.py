@@ -114,7 +114,7 @@ def train(side: str, args: Namespace, kills: int, cache: Path, shared: Path) -> 
             script += ["--kill-at", f"{kill % args.ranks}:{at}"]
         ours = [sys.executable, "-m", "torchett.cli.main", "run", "--progress", "0"]
         ours += ["--compile-cache", str(shared)] + ["--standby-device"] * args.standby_device
-        ours += ["--"]
+        ours += [*["--standby-model"] * args.standby_model, "--"]
         env = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(cache), "ETT_RUNS": f"{folder}/runs"}
         env["ETT_BYTECODE"] = f"{cache}-bytecode"
         return watch([*(ours if side != STOCK else []), *torchrun, *script], env)
@@ -157,6 +157,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--standby-device", action="store_true", help="as `ett run`'s")
+    parser.add_argument("--standby-model", action="store_true", help="as `ett run`'s")
     parser.add_argument("--sides", nargs="+", choices=(SAME, LEVERS), default=(SAME, LEVERS))
     # Failures come hours apart; here far enough that a standby is ready again.
     parser.add_argument("--between", type=int, default=600, help="steps from kill to kill")

@@ -93,3 +93,23 @@ def test_with_cores_to_spare_standbys_are_replaced_at_once_else_when_ranks_train
         clock[0] += 2.0
         refill.look({})
         assert counted.filled == (at_once or counted.trains)
+
+
+@pytest.mark.parametrize(
+    ("size", "model", "kind"),
+    [(1, "0", "Forks"), (2, "0", "Forks"), (1, "1", "Forks"), (2, "1", "Standbys")],
+)
+def test_a_model_is_compiled_by_a_process_for_each_rank(
+    size: int, model: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A template has it for one rank: which one may be compiled in."""
+    from torchett.launch import agent
+
+    monkeypatch.setattr(agent.Forks, "begin", lambda self: None)
+    monkeypatch.setattr(agent.Standbys, "fill", lambda self: None)
+    env = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "ETT_STANDBY_MODEL": model}
+    for key in ("ETT_STANDBY_DEVICE", "ETT_STANDBY_FORK"):
+        monkeypatch.delenv(key, raising=False)
+    for key, value in env.items():
+        monkeypatch.setenv(key, value)
+    assert type(agent._standbys(size, env)).__name__ == kind

@@ -15,6 +15,7 @@ pytest.importorskip("torch")
 
 MODEL = """
     import torch
+    import torch.distributed as dist
 
     class Little(torch.nn.Module):
         def __init__(self):
@@ -26,6 +27,8 @@ MODEL = """
 
         def forward(self, ids, *, twice=False):
             x = self.out(torch.relu(self.rows(ids) * self.scale))
+            if dist.is_initialized():
+                x = x + 100 * dist.get_rank() + 1000 * dist.get_world_size()
             return 2 * x if twice else x
 """
 TRAINER = """
@@ -39,7 +42,8 @@ TRAINER = """
     from little import Little
     model = torch.compile({wrap}(Little()){options})
     ids = torch.arange(12).view(3, 4)
-    model(ids, twice=True).sum().backward()
+    for _ in range({calls}):
+        model(ids, twice=True).sum().backward()
     for timer in threading.enumerate():
         if isinstance(timer, threading.Timer):
             timer.join()
@@ -77,6 +81,8 @@ STANDBY = """
         print(json.dumps(told))
         return
     # As the script would:
+    os.environ["RANK"] = "{rank}"
+    cook.keep_if_at(os.environ)
     {settings}
     torch.set_num_threads(1)
     sys.path.insert(0, os.getcwd())
@@ -103,14 +109,14 @@ class Place:
         return sorted((self.folder / "run").glob("recipes/*/*"))
 
     def run(self, code: str, **changes: str) -> str:
-        words = {"settings": "", "wrap": "", "options": "", **changes}
+        words = {"settings": "", "wrap": "", "options": "", "calls": "2", "rank": "0", **changes}
         for name, word in words.items():
             code = code.replace("{" + name + "}", word)
         env = {
             **os.environ,
             "ETT_RUN": str(self.folder / "run"),
             "LOCAL_RANK": "0",
-            "RANK": "0",
+            "RANK": words["rank"],
             "TORCHINDUCTOR_CACHE_DIR": str(self.cache),
             "OMP_NUM_THREADS": "1",
         }
@@ -176,26 +182,34 @@ def test_what_is_not_in_the_cache_is_not_compiled(place: Place, tmp_path: Path) 
     assert told["same"]
 
 
-def test_a_model_in_ddp_is_made_without_the_other_ranks(place: Place) -> None:
+@pytest.mark.parametrize(("rank", "graphs"), [("1", 0), ("0", 1)], ids=["the same", "another"])
+def test_a_model_in_ddp_is_made_for_one_rank(rank: str, graphs: int, place: Place) -> None:
+    """Which one is compiled in, unguarded: `dist.get_rank()`."""
     ddp = {"wrap": "torch.nn.parallel.DistributedDataParallel"}
     ddp["options"] = ', backend="aot_eager"'
     ddp["settings"] = (
         "import torch.distributed as dist\n"
-        "    dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
+        "    from torch.testing._internal.distributed.fake_pg import FakeStore\n"
+        "    fake = dict(store=FakeStore(), rank=int(os.environ['RANK']), world_size=2)\n"
+        "    dist.init_process_group('fake', **fake)\n"
         "    torch._dynamo.config.optimize_ddp = False"
     )
-    place.run(TRAINER, **ddp)
+    silent = "model.require_backward_grad_sync = False\n    for _ in range"
+    place.run(TRAINER.replace("for _ in range", silent), rank="1", **ddp)
     assert len(place.recipes) == 1
-    told = place.cooked(**ddp)
+    silent = "model.require_backward_grad_sync = False\n    loss ="
+    told = json.loads(place.run(STANDBY.replace("loss =", silent), rank=rank, **ddp))
     assert told["error"] is None
     assert told["same"]
-    assert told["graphs"] == 0
+    assert told["graphs"] == graphs
+    assert told["loss"] == pytest.approx(6 * (2000 + 100 * int(rank)), abs=20)
 
 
 @pytest.mark.parametrize(
     ("settings", "wrap"),
     [
         ("", ""),
+        ("model = None", "calls=1"),
         ("global Own\n    class Own(torch.nn.Sequential):\n        pass\n", "Own"),
         (
             "def hooked(model):\n        model.register_forward_hook(lambda *a: None)\n"
@@ -204,11 +218,12 @@ def test_a_model_in_ddp_is_made_without_the_other_ranks(place: Place) -> None:
         ),
         ("torch.set_grad_enabled(False)\n    torch.Tensor.backward = lambda t: None\n", ""),
     ],
-    ids=["one", "the script's own class", "a hook", "no training"],
+    ids=["one", "not called again", "the script's own class", "a hook", "no training"],
 )
 def test_whose_recipe_is_written(place: Place, settings: str, wrap: str) -> None:
     code = TRAINER.replace("model(ids, twice=True)", "model(ids)") if wrap == "Own" else TRAINER
-    place.run(code, settings=settings, wrap=wrap, options=', backend="aot_eager"')
+    changes = {"calls": "1"} if wrap == "calls=1" else {"wrap": wrap}
+    place.run(code, settings=settings, options=', backend="aot_eager"', **changes)
     assert len(place.recipes) == (not settings)
 
 

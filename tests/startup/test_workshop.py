@@ -74,3 +74,12 @@ def test_trouble_is_left_to_the_compile(
     with caplog.at_level(logging.DEBUG, logger="torchett"):
         workshop.fetch_tools()
     assert "no processes left" in caplog.text
+
+
+def test_nothing_is_fetched_where_the_model_was_compiled_ahead(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cooked = SimpleNamespace(followed={"model-1.recipe"})
+    monkeypatch.setitem(sys.modules, "torchett.startup.cook", cooked)
+    workshop.fetch_tools()
+    assert asked == []

@@ -26,8 +26,8 @@ LEVERS = (
             *("launcher_init", "imports", "device_init", "process_group_init"),
             *("detect", "restart_gap", "teardown"),
         ),
-        on=("--standby", "--standby-model"),
-        on_gpu=("--standby-device",),
+        on=("--standby",),
+        on_gpu=("--standby-device", "--standby-model"),
         off=("--no-standby", "--no-bytecode"),
     ),
     Lever(

@@ -52,7 +52,9 @@ def _standbys(size: int, env: dict[str, str]) -> Standbys | Forks:
     """Processes for the ranks, as warm as they can be had at once."""
     on_device = os.environ.get("ETT_STANDBY_DEVICE") == "1"
     preload = [*PRELOAD, *filter(None, os.environ.get("ETT_PRELOAD", "").split(","))]
-    if size and not on_device and fit(env):
+    # A model is compiled for one rank: that of several a template has not.
+    rank_by_rank = size > 1 and os.environ.get("ETT_STANDBY_MODEL") == "1"
+    if size and not on_device and not rank_by_rank and fit(env):
         os.environ.update(env)
         forks = Forks(env, preload)
         forks.begin()

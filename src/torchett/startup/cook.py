@@ -16,7 +16,7 @@ import logging
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -31,6 +31,7 @@ _MORE_ROOM = 1 << 30
 _OURS = ("torch", "torchgen", "functorch", "triton", "sympy", "torchett")  # brought by torch itself
 _seen: set[tuple[Path, tuple[int, int]]] = set()  # a recipe is written anew by each attempt
 _sources: dict[str, tuple[int, int]] = {}  # of modules that a recipe has brought
+_places: list[dict[str, str]] = []  # of the ranks that a recipe was for
 followed: set[Path] = set()  # in this process
 
 
@@ -48,6 +49,13 @@ def until(told: Callable[[float], bool], begin_anew: Callable[[], NoReturn]) -> 
 def is_stale() -> bool:
     """Whether the source of a module that a recipe has brought is another one now."""
     return any(_stamp(Path(path)) != stamp for path, stamp in _sources.items())
+
+
+def keep_if_at(place: Mapping[str, str]) -> None:
+    """Forget what was compiled unless it is for the rank that this process becomes."""
+    if any(place.get(key, value) != value for one in _places for key, value in one.items()):
+        sys.modules["torch"]._dynamo.reset()
+        followed.clear()
 
 
 def _try(path: Path, begin_anew: Callable[[], NoReturn]) -> None:
@@ -94,6 +102,7 @@ def follow(recipe: Recipe) -> None:
     import torch
 
     before = set(sys.modules)
+    _places.append(recipe.place)
     with ExitStack() as around:
         around.enter_context(_path_and_place(recipe))
         around.enter_context(_silence())
@@ -101,8 +110,8 @@ def follow(recipe: Recipe) -> None:
             around.enter_context(_configured(name, values))
         around.enter_context(kept_random_numbers())
         around.enter_context(_set(torch, recipe.settings))
-        if b"DistributedDataParallel" in recipe.model:
-            around.enter_context(_group_of_one())
+        if recipe.group is not None:
+            around.enter_context(_fake_group(*recipe.group))
         model = _Unpickler.of(recipe.model)
         args, kwargs = _Unpickler.of(recipe.call)
         _note_sources(set(sys.modules) - before)
@@ -192,12 +201,13 @@ def _nothing_compiled() -> Iterator[None]:
 
 
 @contextmanager
-def _group_of_one() -> Iterator[None]:
-    """A default group for DDP, that has nobody to talk to."""
+def _fake_group(rank: int, size: int) -> Iterator[None]:
+    """A default group of this size that has nobody to talk to."""
     import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
 
     hook = sys.excepthook  # torch has a word to say at each error of a rank
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
     try:
         yield
     finally:
@@ -252,6 +262,13 @@ def _set(torch: Any, wanted: dict[str, Any]) -> Iterator[None]:
 
 def _change(torch: Any, old: dict[str, Any], new: dict[str, Any]) -> None:
     """What is the same is not touched: torch keeps whether somebody has said so."""
+    if new["device"] is not None and new["device"] != old["device"]:
+        torch.cuda.set_device(new["device"])
+    reduced = torch.backends.cuda.matmul
+    if new["fp16"] != old["fp16"]:
+        reduced.allow_fp16_reduced_precision_reduction = new["fp16"]
+    if new["bf16"] != old["bf16"]:
+        reduced.allow_bf16_reduced_precision_reduction = new["bf16"]
     if new["threads"] != old["threads"]:
         torch.set_num_threads(new["threads"])
     if new["precision"] != old["precision"]:

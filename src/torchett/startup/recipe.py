@@ -1,12 +1,15 @@
 """A recipe: what a standby needs to have a job's model compiled before it is one of its ranks.
 
-    attempt 0   model(x), the first call of a training step ──► recipe      (in the run's folder)
+    attempt 0   model(x), the second in training ──► recipe                  (in the run's folder)
     standby     … imports ── walks the compiler ── by the recipe: a model like it, called once ──┐
     attempt 1                                              ✗ ── "go" ── model(x): compiled ◄─────┘
 
 It names the modules that define the model, and says of each tensor what it is like; no weights, no
 data. Compiled code belongs to the classes, and torch guards it by all that it depends on: if
-anything is otherwise in the next attempt, it compiles as ever.
+anything is otherwise in the next attempt, it compiles as ever. All but a rank's place: whoever asks
+for it in forward (`dist.get_rank()`) has it compiled in, unguarded. So it belongs to the recipe.
+
+Written at the second call, as code is in the cache once its backward has been compiled, too.
 
 Not for a model whose classes are the script's own: each attempt makes those anew.
 
@@ -34,7 +37,7 @@ log = logging.getLogger("torchett")
 
 _MOST = 8  # models of a script
 _LATER_S = 2.0  # when the start-up is over
-_PLACE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+PLACE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 CONFIGS = ("torch._dynamo.config", "torch._inductor.config")
 
 
@@ -52,7 +55,7 @@ class Like:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """A model and its first call, with all that compiled code depends on beside them."""
+    """A model and a call of it, with all that compiled code depends on beside them."""
 
     model: bytes  # see _Pickler
     call: bytes  # (args, kwargs)
@@ -61,6 +64,7 @@ class Recipe:
     settings: dict[str, Any]
     path: tuple[str, ...]  # sys.path
     place: dict[str, str]  # of the rank, in its environment
+    group: tuple[int, int] | None  # its rank in the default process group, and the group's size
     devices: frozenset[str]  # of all tensors: "cpu", "cuda"
     nbytes: int
     written_s: float  # by this node's clock
@@ -79,12 +83,12 @@ def board() -> None:
 
 
 class Watch:
-    """Sees models compiled, and called for the first time in training."""
+    """Sees models compiled, and called in training."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._asked: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
-        self._waiting: set[int] = set()  # ids of these; the context lives as long as its model
+        self._waiting: dict[int, int] = {}  # ids of these, which live as long as a model: calls
         self._left = _MOST
 
     def begin(self, dynamo: Any) -> None:
@@ -98,27 +102,33 @@ class Watch:
             if not args and self._left:
                 self._left -= 1
                 self._asked[context] = kwargs
-                self._waiting.add(id(context))
+                self._waiting[id(context)] = 0
             return context
 
         @wraps(call)
         def called(model: Any, *args: Any, **kwargs: Any) -> Any:
             result = call(model, *args, **kwargs)
             if self._waiting and id(model.dynamo_ctx) in self._waiting:
-                self._first_call(model, args, kwargs)
+                self._call(model, args, kwargs)
             return result
 
         dynamo.optimize, kind.__call__ = noted, called
 
-    def _first_call(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _call(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
             torch = sys.modules["torch"]
             if not (model.training and torch.is_grad_enabled()):
                 return
-            self._waiting.discard(id(model.dynamo_ctx))
+            self._waiting[id(model.dynamo_ctx)] += 1
+            if self._waiting[id(model.dynamo_ctx)] < 2:
+                return
+            del self._waiting[id(model.dynamo_ctx)]
             optimize = self._asked[model.dynamo_ctx]
+            if _captures(optimize["backend"]):
+                return
             call = _Pickler.of((args, kwargs))
-            told = {"settings": settings(torch), "configs": _configs(), "optimize": optimize}
+            told: dict[str, Any] = {"optimize": optimize, "group": _group(torch)}
+            told |= {"settings": settings(torch), "configs": _configs()}
             path = self._folder / f"model-{_MOST - self._left - len(self._waiting)}.recipe"
             later = threading.Timer(_LATER_S, _write, (path, model._orig_mod, call, told))
             later.daemon = True
@@ -136,7 +146,7 @@ def _write(path: Path, model: Any, call: "_Pickler", told: dict[str, Any]) -> No
             model=made.data,
             call=call.data,
             path=tuple(sys.path),
-            place={key: os.environ[key] for key in _PLACE if key in os.environ},
+            place={key: os.environ[key] for key in PLACE if key in os.environ},
             devices=frozenset(made.devices | call.devices),
             nbytes=made.nbytes + call.nbytes,
             written_s=time.time(),
@@ -192,11 +202,29 @@ class _Pickler(pickle.Pickler):
         )
 
 
+def _captures(backend: Any) -> bool:
+    """Whether compiled code is captured as CUDA graphs: those hold memory of their own."""
+    config = getattr(backend, "config", None)
+    own = config.get("triton.cudagraphs") if isinstance(config, dict) else None
+    inductor: Any = sys.modules["torch._inductor.config"]
+    return bool(inductor.triton.cudagraphs if own is None else own)
+
+
+def _group(torch: Any) -> tuple[int, int] | None:
+    dist = torch.distributed
+    is_there = dist.is_available() and dist.is_initialized()
+    return (dist.get_rank(), dist.get_world_size()) if is_there else None
+
+
 def settings(torch: Any) -> dict[str, Any]:
     """What compiled code is guarded by, beside its arguments, on this thread."""
     kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+    reduced = torch.backends.cuda.matmul
     return {
         "threads": torch.get_num_threads(),
+        "device": torch.cuda.current_device() if torch.cuda.is_initialized() else None,
+        "fp16": reduced.allow_fp16_reduced_precision_reduction,
+        "bf16": reduced.allow_bf16_reduced_precision_reduction,
         "precision": torch.get_float32_matmul_precision(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
