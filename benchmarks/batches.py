@@ -80,6 +80,7 @@ def held(mib: int, light: bool, batches: int) -> Row:
 
         board()
     torch.Tensor.pin_memory = torch.Tensor.clone
+    torch.set_num_threads(1)  # as torch's pinning thread has it
     sys.setswitchinterval(0.0005)
     context = get_context("fork")
     queue, over = context.Queue(), context.Event()
@@ -105,7 +106,7 @@ def held(mib: int, light: bool, batches: int) -> Row:
         began = time.perf_counter()
         received.pop()  # its last holder, as torch's loop lets it go
         time.sleep(0.003)
-        lost += sum(gap for now, gap in gaps if now >= began)
+        lost += sum(now - max(began, now - gap) for now, gap in gaps if now > began)
         del pinned
     done = True
     clock.join()
