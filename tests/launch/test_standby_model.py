@@ -15,6 +15,7 @@ LITTLE = """
     import os
     from pathlib import Path
     import torch
+    import torch.distributed as dist
 
     VERSION = 1
     Path(f"imported-{os.getpid()}").touch()
@@ -25,34 +26,45 @@ LITTLE = """
             self.out = torch.nn.Linear(8, 1)
 
         def forward(self, x):
-            return self.out(torch.relu(x))
+            rank = dist.get_rank() if dist.is_initialized() else 0
+            return self.out(torch.relu(x)) + 1000 * rank
 """
 SCRIPT = """
     import os, signal, sys, time
     from pathlib import Path
     import torch
+    import torch.distributed as dist
     from torch._dynamo.utils import counters
     import little
     import torchett as ett
 
     def main():
         attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-        torch.manual_seed(0)
-        model = torch.compile(little.Little())
-        for _ in ett.steps(range(2)):  # standbys come once ranks train
-            model(torch.randn(4, 8)).sum().backward()
-        graphs = counters["stats"]["unique_graphs"]
-        print("attempt", attempt, "graphs", graphs, "version", little.VERSION, flush=True)
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        torch._dynamo.config.optimize_ddp = False
+        model = little.Little()
+        if size > 1:
+            dist.init_process_group("gloo")
+            model = torch.nn.parallel.DistributedDataParallel(model)
+        model = torch.compile(model)
+        for _ in ett.steps(range(3)):  # standbys come once ranks train
+            result = model(torch.zeros(4, 8))
+            result.sum().backward()
+        graphs, thousands = counters["stats"]["unique_graphs"], round(result[0].item() / 1000)
+        Path(f"said-{attempt}-{rank}").write_text(f"{graphs} {thousands} {little.VERSION}")
         if attempt == 3:
             return
-        until = time.monotonic() + 90
-        while len(list(Path().glob("imported-*"))) < 2:  # ours, and that of who cooks
+        until = time.monotonic() + 120
+        while len(list(Path().glob("imported-*"))) < 2 * size:  # ours, and of those that cook
             assert time.monotonic() < until, "nobody followed the recipe"
             time.sleep(0.1)
+        if rank != size - 1:
+            time.sleep(60)
         if os.environ["ETT_STANDBY_FORK"] == "0":  # the next attempt imports nothing
             for path in Path().glob("imported-*"):
                 path.unlink()
-            Path(f"imported-{attempt}").touch()
+            for n in range(size):
+                Path(f"imported-{attempt}-{n}").touch()
         else:  # a template cooks once, and is asked to rehearse once more
             time.sleep(2)
         if attempt == 2:
@@ -64,8 +76,8 @@ SCRIPT = """
 """
 
 
-@pytest.mark.parametrize("forks", [0, 1], ids=["standbys", "a template"])
-def test_kills_with_a_model_compiled_ahead(forks: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("ranks", "forks"), [(2, 0), (1, 1)], ids=["two in DDP", "a template"])
+def test_kills_with_a_model_compiled_ahead(ranks: int, forks: int, tmp_path: Path) -> None:
     (tmp_path / "little.py").write_text(textwrap.dedent(LITTLE))
     (tmp_path / "script.py").write_text(textwrap.dedent(SCRIPT))
     run = tmp_path / "runs" / "job"
@@ -83,26 +95,21 @@ def test_kills_with_a_model_compiled_ahead(forks: int, tmp_path: Path) -> None:
     ett = [sys.executable, "-m", "torchett.cli.main"]
     command = [*ett, "run", "--job", "job", "--progress", "0", "--standby-model", "--"]
     command += [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", str(ranks), "--max-restarts", "3", "script.py"]
     done = subprocess.run(
-        [*command, "--max-restarts", "3", "script.py"],
-        cwd=tmp_path,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=300,
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=400
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
-        "attempt 0 graphs 1 version 1",
-        "attempt 1 graphs 0 version 1",
-        "attempt 2 graphs 0 version 1",
-        "attempt 3 graphs 1 version 22",  # not with a model that is no longer the job's
-    ]
+    for rank in range(ranks):
+        said = [(tmp_path / f"said-{attempt}-{rank}").read_text() for attempt in range(4)]
+        # Graphs compiled in the rank, its number as compiled in, the model's version:
+        assert said == [f"1 {rank} 1", f"0 {rank} 1", f"0 {rank} 1", f"1 {rank} 22"]
     assert done.stderr.count("standbys do without broken.recipe") == 1
     assert (recipes / "broken.failed").exists()
     shown = subprocess.run(
         [*ett, "report", str(run), "--json"], env=env, capture_output=True, text=True, check=True
     )
     asides = json.loads(shown.stdout)["asides"]
-    assert "compiled ahead by standbys, attempt 2: the models of 1 rank" in asides
+    those = "the models of 2 ranks" if ranks == 2 else "the models of 1 rank"
+    assert f"compiled ahead by standbys, attempt 2: {those}" in asides
     assert not any("ahead by standbys, attempt 3" in aside for aside in asides)

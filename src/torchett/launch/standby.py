@@ -126,16 +126,10 @@ def told(control: socket.socket, within_s: float = 0.0) -> bool:
 
 
 def _be_fresh(argv: list[str]) -> None:
-    """Be a new interpreter where this one has modules whose sources have changed since.
-
-    And without a model that was compiled for another rank.
-    """
+    """Be a new interpreter where this one has modules that are not right for this rank."""
     cook: Any = sys.modules.get(COOK)
-    if cook is None:
-        return
-    if cook.is_stale():
+    if cook is not None and not cook.fits(os.environ):
         os.execv(sys.executable, [sys.executable, "-u", *argv])
-    cook.keep_if_at(os.environ)
 
 
 def _become(job: dict[str, Any]) -> None:

@@ -6,8 +6,8 @@
 A recipe counts if it was written since this node's agent began: then its code is in this node's
 cache. What the standby finds it leaves as it was: settings, paths, environment, generators, and a
 template has no thread more than before. Where anything fails the recipe is put aside and the
-process begins anew: nobody knows what a half followed one has left behind. And a module whose
-source has changed since is no longer the job's: see `is_stale`.
+process begins anew: nobody knows what a half followed one has left behind. And what was brought
+need not be right for the rank that the process becomes: see `fits`.
 """
 
 import gc
@@ -46,16 +46,13 @@ def until(told: Callable[[float], bool], begin_anew: Callable[[], NoReturn]) -> 
                 _try(path, begin_anew)
 
 
-def is_stale() -> bool:
-    """Whether the source of a module that a recipe has brought is another one now."""
-    return any(_stamp(Path(path)) != stamp for path, stamp in _sources.items())
+def fits(env: Mapping[str, str]) -> bool:
+    """Whether what recipes have brought is what a rank with this environment would import.
 
-
-def keep_if_at(place: Mapping[str, str]) -> None:
-    """Forget what was compiled unless it is for the rank that this process becomes."""
-    if any(place.get(key, value) != value for one in _places for key, value in one.items()):
-        sys.modules["torch"]._dynamo.reset()
-        followed.clear()
+    Not if a module's source has changed, nor at another place: a module may have asked for it.
+    """
+    at_home = all(env.get(key) == value for one in _places for key, value in one.items())
+    return at_home and all(_stamp(Path(path)) == stamp for path, stamp in _sources.items())
 
 
 def _try(path: Path, begin_anew: Callable[[], NoReturn]) -> None:

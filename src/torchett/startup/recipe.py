@@ -37,7 +37,7 @@ log = logging.getLogger("torchett")
 
 _MOST = 8  # models of a script
 _LATER_S = 2.0  # when the start-up is over
-PLACE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+_PLACE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 CONFIGS = ("torch._dynamo.config", "torch._inductor.config")
 
 
@@ -146,7 +146,7 @@ def _write(path: Path, model: Any, call: "_Pickler", told: dict[str, Any]) -> No
             model=made.data,
             call=call.data,
             path=tuple(sys.path),
-            place={key: os.environ[key] for key in PLACE if key in os.environ},
+            place={key: os.environ[key] for key in _PLACE if key in os.environ},
             devices=frozenset(made.devices | call.devices),
             nbytes=made.nbytes + call.nbytes,
             written_s=time.time(),
