@@ -35,7 +35,7 @@ def imports(ways: list[str], folder: str, write: bool) -> Row:
     """Seconds until all is imported, and until the sources are hashed."""
     began, cpu = time.perf_counter(), time.process_time()
     os.environ["ETT_BYTECODE"] = folder
-    from torchett.launch import bundle, hashes, libraries, shortcuts
+    from torchett.launch.imports import bundle, hashes, libraries, shortcuts
     from torchett.launch.standby import prepare
     from torchett.record.boarding import when_imported
 

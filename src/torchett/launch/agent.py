@@ -12,8 +12,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from torchett.launch import bytecode
 from torchett.launch.forks import Forks, fit
+from torchett.launch.imports import bytecode
 from torchett.launch.journal import Journal
 from torchett.launch.standby import shorten_imports
 from torchett.launch.standbys import PRELOAD, Standbys

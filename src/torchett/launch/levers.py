@@ -6,7 +6,7 @@ By name only: a launcher imports none of them.
 import os
 from dataclasses import dataclass
 
-from torchett.launch.bytecode import usual_folder
+from torchett.launch.imports.bytecode import usual_folder
 from torchett.record.boarding import WATCHES
 
 
@@ -28,8 +28,8 @@ class Levers:
     def aboard(self) -> tuple[str, ...]:
         """The modules, each with a function `board()`: see record.boarding."""
         chosen = {
-            "torchett.launch.bytecode": self.bytecode,
-            "torchett.launch.bundle": self.bytecode,
+            "torchett.launch.imports.bytecode": self.bytecode,
+            "torchett.launch.imports.bundle": self.bytecode,
             "torchett.record.hooks": self.hooks,
             "torchett.record.adapters.aboard": self.hooks,
             **dict.fromkeys(WATCHES, self.hooks),

@@ -23,7 +23,7 @@ from functools import partial
 from importlib.machinery import SourceFileLoader
 from typing import Any, NoReturn
 
-from torchett.launch import bundle, bytecode, shortcuts
+from torchett.launch.imports import bundle, bytecode, shortcuts
 from torchett.launch.standbys import LEFT, PER_RANK, receive
 from torchett.record.boarding import board
 from torchett.record.clock import anchor, now_ns

@@ -26,14 +26,14 @@ PER_RANK = frozenset(
     )
 )
 PRELOAD = (
-    "torchett.launch.libraries:load_beside",
+    "torchett.launch.imports.libraries:load_beside",
     "torch",
     "torchett.launch.rehearsal:begin_hashing",
     "torchett.startup.fast_batch",
     "torch.distributed",
     "torch.utils.data",
     "torch._dynamo",
-    "torchett.launch.instructions:ask_beside",
+    "torchett.launch.imports.instructions:ask_beside",
     "torch.distributed.checkpoint",
     "torch.distributed.checkpoint.state_dict",
     "torch._inductor.compile_fx",
@@ -57,8 +57,8 @@ REHEARSAL = (
     "torchett.launch.rehearsal:probe_instructions",
     "torchett.launch.rehearsal:find_header",
     "torchett.launch.rehearsal:walk_the_compiler",
-    "torchett.launch.bundle:write",
-    "torchett.launch.hashes:remember",
+    "torchett.launch.imports.bundle:write",
+    "torchett.launch.imports.hashes:remember",
 )
 LEFT = b"."  # the last that is heard of a rank that ended well
 _LENGTH = struct.Struct("<I")

@@ -12,8 +12,8 @@ import os
 from collections.abc import Iterator
 from types import ModuleType
 
-from torchett.launch.bundle import shared_folder
-from torchett.launch.bytecode import is_ours, is_private
+from torchett.launch.imports.bundle import shared_folder
+from torchett.launch.imports.bytecode import is_ours, is_private
 
 _NO_SOURCES = ("include", "lib", "share", "bin", "__pycache__")
 _HASHED = (".py", ".cpp", ".ld", ".so")  # what torch reads, and a little more

@@ -24,7 +24,7 @@ from importlib.util import MAGIC_NUMBER
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torchett.launch.bytecode import is_ours, is_private
+from torchett.launch.imports.bytecode import is_ours, is_private
 
 if TYPE_CHECKING:
     from importlib.abc import MetaPathFinder

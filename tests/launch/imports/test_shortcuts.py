@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from torchett.launch import shortcuts
+from torchett.launch.imports import shortcuts
 
 
 def frames() -> dict[str, Any]:
@@ -108,14 +108,14 @@ def test_torch_imports_as_ever() -> None:
     pytest.importorskip("torch")
     code = """
 import sys, threading
-from torchett.launch import libraries, shortcuts
+from torchett.launch.imports import libraries, shortcuts
 shortcuts.take()
 libraries.load_beside()
 import torch
 assert {"sympy", "networkx"} <= sys.modules.keys()
 assert threading.enumerate() == [threading.main_thread()]
 from torch._inductor.kernel.mm import mm_template
-from torchett.launch.shortcuts import _Late
+from torchett.launch.imports.shortcuts import _Late
 assert type(mm_template.template) is _Late
 assert "indent_except_first" in mm_template.template.environment.filters
 source = torch._library.simple_registry.singleton.find("prims::sin").fake_impl.kernel.source
@@ -141,7 +141,7 @@ def with_sympy(tmp_path: Path, sympy: str, compiled: bool) -> str:
     code = f"""
 import sys
 sys.path.insert(0, {str(tmp_path)!r})
-from torchett.launch import libraries
+from torchett.launch.imports import libraries
 libraries.load_beside()
 class Next:
     def find_spec(fullname, path, target=None):

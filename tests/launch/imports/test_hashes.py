@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from torchett.launch import hashes
+from torchett.launch.imports import hashes
 
 torch = pytest.importorskip("torch")
 

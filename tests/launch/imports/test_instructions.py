@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from torchett.launch.instructions import _may_hold_code, ask_for_the_best
+from torchett.launch.imports.instructions import _may_hold_code, ask_for_the_best
 
 cpu_vec_isa = pytest.importorskip("torch._inductor.cpu_vec_isa")
 
@@ -89,7 +89,7 @@ def test_a_child_finds_out_and_its_parent_goes_on(tmp_path: Path) -> None:
     code = """
 import torch._dynamo, time
 from torch._inductor import cpu_vec_isa
-from torchett.launch.instructions import ask_beside
+from torchett.launch.imports.instructions import ask_beside
 theirs = cpu_vec_isa.valid_vec_isa_list
 began = time.monotonic()
 ask_beside()

@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from types import FrameType, ModuleType
 from typing import Any
 
-from torchett.launch.hashes import recall
-from torchett.launch.instructions import ask_for_the_best
+from torchett.launch.imports.hashes import recall
+from torchett.launch.imports.instructions import ask_for_the_best
 from torchett.record.boarding import when_imported
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from torchett.launch import bytecode
-from torchett.launch.ahead import sources
+from torchett.launch.imports import bytecode
+from torchett.launch.imports.ahead import sources
 from torchett.launch.levers import Levers
 from torchett.record.boarding import SITE
 
@@ -31,7 +31,7 @@ def aboard(image: Path, folder: Path, **more: str) -> str:
     src = str(Path(bytecode.__file__).parents[2])
     env = {k: v for k, v in os.environ.items() if not k.startswith(("ETT_", "PYTHONDONT"))}
     env |= {"PYTHONPATH": os.pathsep.join((SITE, str(image.parent), src))}
-    env |= {"ETT_BOARD": "torchett.launch.bytecode", "ETT_BYTECODE": str(folder), **more}
+    env |= {"ETT_BOARD": "torchett.launch.imports.bytecode", "ETT_BYTECODE": str(folder), **more}
     command = [sys.executable, "-c", TELL]
     return subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout
 
@@ -125,7 +125,7 @@ def test_a_job_has_it_unless_its_command_is_to_stay_as_it_is(
 ) -> None:
     monkeypatch.setenv("ETT_BYTECODE", "/chosen")
     assert Levers().settings["ETT_BYTECODE"] == "/chosen"
-    assert "torchett.launch.bytecode" in Levers().aboard
+    assert "torchett.launch.imports.bytecode" in Levers().aboard
     off = dict.fromkeys(("hooks", "pins", "bytecode", "light_batches", "meeting"), False)
     as_is = Levers(**off)
     assert as_is.aboard == ()

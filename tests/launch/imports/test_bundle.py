@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from torchett.launch import bundle
+from torchett.launch.imports import bundle
 from torchett.launch.levers import Levers
 
 PARTS = [f"part_{n}" for n in range(20)]
 TELL = """
 import json, sys
-from torchett.launch import bundle
+from torchett.launch.imports import bundle
 bundle.board()
 import torch, torch.nn, torch.nn.layers, small
 layers = sys.modules["torch.nn.layers"]
@@ -166,7 +166,7 @@ def test_it_lies_beside_the_shared_library_if_there_is_one(site: Path, tmp_path:
 
 
 def test_it_can_be_turned_off(site: Path) -> None:
-    src = "from torchett.launch import bundle; bundle.board(); assert bundle._finder() is None"
+    src = "from torchett.launch.imports import bundle as b; b.board(); assert b._finder() is None"
     env = {**os.environ, "ETT_BYTECODE": "0"}
     subprocess.run([sys.executable, "-c", src], env=env, check=True)
 

@@ -1,0 +1,1 @@
+"""Imports that take half as long: what Python and torch would do anyway, done sooner."""
