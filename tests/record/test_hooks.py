@@ -76,6 +76,26 @@ def test_a_script_that_nobody_changed(tmp_path: Path) -> None:
     assert told["accounts"].get("unattributed", 0) < 0.1 * told["rank_seconds"]
 
 
+def test_a_first_batch_that_is_late_before_a_compile(tmp_path: Path) -> None:
+    """torch traces a backward pass while it compiles: by then it is clear what the fetch was."""
+    body = """
+    import time
+
+    class Late(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            time.sleep(1.5)
+            return iter(rows)
+
+    rows, data = data, Late()
+    net = torch.compile(net, backend="aot_eager")
+    train(8)
+    """
+    assert run(tmp_path, "--", script(tmp_path, body)).returncode == 0
+    told = report(tmp_path)["accounts"]
+    assert told["get_first_batch_data"] >= 1.5
+    assert told["pt2_compile"] > 0
+
+
 def test_hooks_can_be_left_out(tmp_path: Path) -> None:
     look = "import sys; print('torchett.record.hooks' in sys.modules)"
     command = ("--", sys.executable, "-c", look)

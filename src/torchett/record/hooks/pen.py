@@ -5,6 +5,7 @@ from threading import get_ident
 from typing import Any
 
 from torchett.record import api
+from torchett.record.clock import now_ns
 from torchett.record.recorder import Recorder, Silent
 
 
@@ -13,7 +14,7 @@ class Pen:
 
     steps      not by the hooks once the script has called `ett.step` or `ett.steps`
     accounts   not by the hooks once the script has named them in `ett.stage` or `ett.blocked`,
-               nor any while the same thread is inside such a span
+               nor any of the time that the same thread has been inside such a span
     """
 
     def __init__(
@@ -26,7 +27,7 @@ class Pen:
         self.recorder: Recorder | Silent | None = None
         self.said: set[str] = set()
         self.says_steps = False
-        self._inside: dict[int, int] = {}  # thread → spans of the script that it is in
+        self._inside: dict[int, list[int]] = {}  # thread → when the spans it is in began
 
     def follow(self, recorder: Recorder | Silent) -> None:
         """Write to this recorder from now on, and notice what the script tells it."""
@@ -60,12 +61,13 @@ class Pen:
 
     def span(self, account: str, t0_ns: int, t1_ns: int) -> None:
         """Record a span that is over; before the record is open it waits for it."""
-        if not self.says(account):
+        if not self.says(account, t1_ns):
             api.past_span(account, t0_ns, t1_ns)
 
-    def says(self, account: str) -> bool:
-        """Whether the script itself says where this time goes."""
-        return account in self.said or get_ident() in self._inside
+    def says(self, account: str, until_ns: int | None = None) -> bool:
+        """Whether the script itself says where this time goes: from now on, or up to `until_ns`."""
+        inside = self._inside.get(get_ident())
+        return account in self.said or bool(inside and (until_ns is None or until_ns > inside[0]))
 
     def step(self, waited_ns: int, begin_ns: int, end_ns: int, index: int, count: int = 1) -> None:
         """Record steps that are over, after waits for data from `waited_ns` on."""
@@ -81,16 +83,16 @@ class _Counted:
 
     __slots__ = ("_inside", "_me", "_timer")
 
-    def __init__(self, timer: Any, inside: dict[int, int]) -> None:
+    def __init__(self, timer: Any, inside: dict[int, list[int]]) -> None:
         self._timer, self._inside = timer, inside
 
     def __enter__(self) -> None:
         self._me = get_ident()
-        self._inside[self._me] = self._inside.get(self._me, 0) + 1
+        self._inside.setdefault(self._me, []).append(now_ns())
         self._timer.__enter__()
 
     def __exit__(self, *error: object) -> None:
         self._timer.__exit__(*error)
-        left = self._inside.pop(self._me, 1) - 1
-        if left:
-            self._inside[self._me] = left
+        began = self._inside.pop(self._me, [])
+        if len(began) > 1:
+            self._inside[self._me] = began[:-1]
