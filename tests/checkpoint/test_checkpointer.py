@@ -63,6 +63,40 @@ def test_auto_saves_and_remembers(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "interval.json").read_text())["clean"] is True
 
 
+def test_what_a_save_costs_is_known_when_it_is_over(tmp_path: Path) -> None:
+    """Not when the next one is due: that one's interval depends on it."""
+    training = Training()
+    ckpt = Checkpointer(tmp_path, every="auto", mtbf_s=100.0)
+    ckpt.restore(training.state)
+    assert ckpt._met is not None
+    schedule = ckpt._met.schedule
+    assert schedule.auto is not None
+    assert schedule.interval_s() == 10  # a tenth of the time between failures: it will measure
+    schedule._last_save_s -= 60.0
+    for step in range(3):  # memory is made ready (it may be at once), a save, its cost
+        training.step()
+        ckpt.step(step, training.state)
+        ckpt._snapshots.wait()
+        assert ckpt.wait(60)
+    assert ckpt.durable["local"] < 2
+    assert schedule.auto.blocking_s is not None
+    assert schedule.interval_s() < 5
+    ckpt.close()
+
+
+def test_until_the_first_cost_is_known_ranks_look_again_soon() -> None:
+    schedule, asked = (
+        Schedule("auto"),
+        [],
+    )  # the first save is due after a minute, the next one, too
+    schedule.saved()
+    for step in range(400):
+        schedule.passed(step)
+        schedule._step_s = [0.1] * 20
+        schedule.due(step, lambda key, choose: asked.append(key) or choose())  # type: ignore[func-returns-value]
+    assert len(asked) == 40  # a step takes 0.1 s: once a second
+
+
 def test_too_little_memory_to_stage_still_saves_the_right_bytes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -72,18 +72,27 @@ def test_what_slows_steps_down_is_done_less_often_and_the_next_attempt_knows() -
 
 
 class FakeRanks:
-    """Two ranks; the other has told its costs already."""
+    """Two ranks; what the other says is put into `said`."""
 
     rank, size = 0, 2
 
     def __init__(self) -> None:
-        self.said = {"cost/1/1": "[0.9, 0.7]", "cost/2/1": "[0.5, 0.1]"}
+        self.said: dict[str, str] = {}
+        self.counts: dict[str, int] = {}
 
     def tell(self, key: str, value: str) -> None:
         self.said[key] = value
 
     def told(self, key: str) -> str | None:
         return self.said.get(key)
+
+    def count(self, key: str, add: int = 0) -> int:
+        self.counts[key] = self.counts.get(key, 0) + add
+        return self.counts[key]
+
+    def other_tells(self, number: int, cost: str) -> None:
+        self.tell(f"cost/{number}/1", cost)
+        self.count(f"cost/{number}", 1)
 
 
 class Copied:
@@ -95,19 +104,70 @@ class Copied:
         return 0.05
 
 
-def test_rank_0_keeps_the_longest_block_and_the_mean_slowdown() -> None:
-    auto, ranks = AutoInterval(), FakeRanks()
+def save(toll: Toll, number: int, *, early: bool = False) -> None:
+    """0.25 s of a call, 0.05 s at the fence, 0.8 s more than two steps take."""
+    toll.save_begins()
+    toll.called(number, 0.25, Copied(), early=early)
+    toll.step(1.5, True)
+    toll.step(1.3, True)
+    toll.over()
+
+
+@pytest.fixture
+def auto() -> AutoInterval:
+    return AutoInterval()
+
+
+@pytest.fixture
+def ranks() -> FakeRanks:
+    return FakeRanks()
+
+
+@pytest.fixture
+def toll(auto: AutoInterval, ranks: FakeRanks) -> Toll:
     toll = Toll(auto, ranks)  # type: ignore[arg-type]
-    toll.settle()
-    assert auto.blocking_s is None
     for _ in range(10):
         toll.step(1.0, False)
-    for number in (1, 2):
-        toll.save_begins()
-        toll.called(number, 0.25, Copied())
-        toll.step(1.5, True)
-        toll.step(1.3, True)
-        toll.settle()
-        toll.settle()
+    return toll
+
+
+def test_rank_0_keeps_the_longest_block_and_the_mean_slowdown(
+    auto: AutoInterval, ranks: FakeRanks, toll: Toll
+) -> None:
+    toll.over()
+    toll.settle()
+    assert auto.blocking_s is None
+    for number, cost in ((1, "[0.9, 0.7]"), (2, "[0.5, 0.1]")):
+        ranks.other_tells(number, cost)
+        save(toll, number)
+        toll.over()
     assert auto.blocking_s == 0.5  # the first was another matter
     assert [*auto._slowdowns] == [pytest.approx((0.5 + 0.1) / 2)]
+
+
+def test_a_cost_is_known_when_the_last_rank_has_told_it_or_when_the_next_save_begins(
+    auto: AutoInterval, ranks: FakeRanks, toll: Toll
+) -> None:
+    save(toll, 1)
+    assert auto.blocking_s is None
+    ranks.other_tells(1, "[0.9, null]")
+    toll.over()
+    assert auto.blocking_s == 0.9
+    save(toll, 2)
+    toll.settle()  # and the other one has still to tell
+    assert auto.blocking_s == 0.3
+
+
+def test_an_early_save_is_better_than_nothing_and_no_better(
+    auto: AutoInterval, ranks: FakeRanks, toll: Toll
+) -> None:
+    ranks.other_tells(1, "[0.2, null]")
+    save(toll, 1, early=True)
+    assert auto.blocking_s == 0.3
+    assert AutoInterval(state=auto.to_json()).blocking_s == 0.3
+    ranks.other_tells(2, "[7.0, 7.0]")
+    save(toll, 2)
+    assert auto.blocking_s == 7.0  # the first of its kind: it pays for the set-up
+    ranks.other_tells(3, "[0.1, null]")
+    save(toll, 3)
+    assert auto.blocking_s == 0.3

@@ -45,8 +45,8 @@ class Workload:
         return path
 
 
-# Step and blocking, of stock sides of benches: seconds of checkpoint_blocked over saves. That a save
-# slows steps down is not in it: the ledger calls those effective, and more saves leave less unsaved.
+# Step and blocking, of stock sides of benches: seconds of checkpoint_blocked over saves. That saves
+# slow steps down is not in it: the ledger calls those effective, and more saves leave less unsaved.
 WORKLOADS = {
     "quick": Workload(
         name="gpt", preset="tiny", ranks=2, steps=3000, step_s=0.020, blocking_s=0.0088

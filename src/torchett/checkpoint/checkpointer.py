@@ -284,6 +284,7 @@ class Checkpointer:
         began = time.monotonic()
         self._decisions += 1
         if met.toll is not None and not met.saves.busy:
+            met.toll.over()
             met.toll.settle()
         said = met.ranks.decide(f"save/{self._decisions}", lambda: self._choose(met, must))
         if said == "later":
@@ -298,8 +299,9 @@ class Checkpointer:
             if met.toll is not None:
                 met.toll.save_begins()
             copy = self._begin(met, step, state, metric, mark, int(generation), by == "thread")
-        if met.toll is not None and by != "thread":  # that costs more, and soon no more
-            met.toll.called(self._decisions, time.monotonic() - began, copy)
+        if met.toll is not None:  # a thread costs more than the process that comes after it
+            called_s = time.monotonic() - began
+            met.toll.called(self._decisions, called_s, copy, early=by == "thread")
 
     def _choose(self, met: "_Met", must: bool) -> str:
         """On rank 0: whether to save now, into which fresh place, and by whom."""
@@ -477,8 +479,11 @@ class _Met:
     def passed(self, step: int) -> None:
         """A step is over."""
         took_s = self.schedule.passed(step)
-        if took_s is not None and self.toll is not None:
-            self.toll.step(took_s, self._beside_save)
+        if self.toll is not None:
+            if took_s is not None:
+                self.toll.step(took_s, self._beside_save)
+            if not self.saves.busy:
+                self.toll.over()
 
     def goes_on(self) -> None:
         """The next step is under way."""

@@ -161,6 +161,7 @@ class AutoInterval:
 
     observe_blocking, observe_upload      each save; of all ranks the longest
     observe_slowdown                      each save; of all ranks the mean
+    observe_early                         a save that costs more than those to come, of all the most
     observe_exposure                      time that went by without a failure
     observe_failure                       what an earlier attempt went through
     interval_s                            T, from the end of one save to the begin of the next
@@ -183,6 +184,7 @@ class AutoInterval:
         # Of this process: it pays for what later saves find ready; its upload begins with imports.
         self._first: float | None = None
         self._is_first = True
+        self._early: float | None = None  # better than nothing
         self._held_s: float | None = None
         if state:
             try:
@@ -199,6 +201,11 @@ class AutoInterval:
             self._first = seconds
         else:
             self._blocking.append(seconds)
+
+    def observe_early(self, seconds: float) -> None:
+        """A save has blocked for so long that was not carried out as later ones will be."""
+        if _is_duration(seconds):
+            self._early = seconds
 
     def observe_slowdown(self, seconds: float) -> None:
         """The steps beside the save took longer than others by so much; or less, by chance."""
@@ -229,8 +236,13 @@ class AutoInterval:
     @property
     def blocking_s(self) -> float | None:
         """What a save costs training, on average over the last ones; None before the first."""
-        blocked_s = fmean(self._blocking) if self._blocking else self._first
-        return None if blocked_s is None else blocked_s + self.slowdown_s
+        known = self._known()
+        return fmean(known) + self.slowdown_s if known else None
+
+    def _known(self) -> list[float]:
+        """What saves have blocked, as far as it tells of those to come."""
+        first = self._early if self._first is None else self._first
+        return [*self._blocking] or ([] if first is None else [first])
 
     @property
     def slowdown_s(self) -> float:
@@ -253,10 +265,9 @@ class AutoInterval:
 
     def to_json(self) -> dict[str, Any]:
         """What the next attempt should know, as `state`."""
-        blocking_s = [*self._blocking] or ([] if self._first is None else [self._first])
         return {
             "rate": self._rate.to_json(),
-            "blocking_s": blocking_s,
+            "blocking_s": self._known(),
             "slowdown_s": [*self._slowdowns],
             "upload_s": [*self._uploads],
             "held_s": self._held_s,

@@ -14,6 +14,7 @@ from torchett.checkpoint.interval import AutoInterval
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _SEEN = 3  # steps that are timed before one is predicted
+_SOON_S = 2.0  # while what the first save costs is being learned
 
 
 class Schedule:
@@ -48,6 +49,7 @@ class Schedule:
         self._next: int | None = None  # the step at which rank 0 wants to save or look again
         self._look = False
         self._last_save_s = time.monotonic()
+        self._has_saved = False
         self._step_s: list[float] = []
         self._last: tuple[int, float] | None = None
 
@@ -88,6 +90,8 @@ class Schedule:
             return str(step)
         if len(self._step_s) < _SEEN:
             return str(step + 1)
+        if self._has_saved and self.auto is not None and self.auto.blocking_s is None:
+            left = min(left, _SOON_S)
         # Half of what is left, then again: a step time is only an estimate.
         ahead = left / step_s if left < 8 * step_s else left / step_s / 2
         return str(step + max(1, math.floor(ahead)))
@@ -101,6 +105,7 @@ class Schedule:
     def saved(self) -> None:
         """A save began."""
         self._last_save_s = time.monotonic()
+        self._has_saved = True
 
     def defer(self, step: int) -> None:
         """It cannot be saved at once: look again after the next step."""

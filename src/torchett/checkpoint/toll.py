@@ -3,7 +3,8 @@
 ckpt.step(7)   call ├──┤
 step 8                  … slower … ├ fence ┤       the copy, and the upload, beside it
 step 9                  … slower …
-the next save: rank 0 is told of both and keeps the longest block, and the mean slowdown
+durable                            rank 0 is told of both, and keeps the longest block and the mean
+                                   slowdown: once all ranks have told, or when it saves again
 """
 
 import json
@@ -21,7 +22,9 @@ class Toll:
     def __init__(self, auto: AutoInterval, ranks: Ranks) -> None:
         self._auto, self._ranks = auto, ranks
         self._pace = Pace()
-        self._last: tuple[int, float, Copy] | None = None  # number, seconds of its call, its copy
+        # Number, seconds of its call, its copy, whether it came early:
+        self._last: tuple[int, float, Copy, bool] | None = None
+        self._open: tuple[int, bool] | None = None  # on rank 0: told here, perhaps not by all
 
     def step(self, seconds: float, beside_save: bool) -> None:
         """A step took so long."""
@@ -30,23 +33,38 @@ class Toll:
     def save_begins(self) -> None:
         self._pace.save_begins()
 
-    def called(self, number: int, seconds: float, copy: Copy) -> None:
-        """The call is over that began a save; the save is not."""
-        self._last = number, seconds, copy
+    def called(self, number: int, seconds: float, copy: Copy, *, early: bool) -> None:
+        """The call is over that began a save; the save is not. An early one tells of no other."""
+        self._last = number, seconds, copy, early
+
+    def over(self) -> None:
+        """The last save is over on this rank: tell what it cost; rank 0 settles once all have."""
+        if self._last is not None:
+            number, seconds, copy, early = self._last
+            self._last = None
+            blocked_s = seconds + copy.waited_s()
+            slower_s = None if early else self._pace.slowdown_s(blocked_s)
+            self._ranks.tell(f"cost/{number}/{self._ranks.rank}", json.dumps([blocked_s, slower_s]))
+            self._ranks.count(f"cost/{number}", 1)
+            self._open = (number, early) if self._ranks.rank == 0 else None
+        if (
+            self._open is not None
+            and self._ranks.count(f"cost/{self._open[0]}") == self._ranks.size
+        ):
+            self.settle()
 
     def settle(self) -> None:
-        """The last save is over: tell rank 0 what it cost; being rank 0, take note."""
-        if self._last is None:
+        """Being rank 0, take note of what the last save cost, as far as that is told."""
+        if self._open is None:
             return
-        number, seconds, copy = self._last
-        self._last = None
-        blocked_s = seconds + copy.waited_s()
-        cost = [blocked_s, self._pace.slowdown_s(blocked_s)]
-        self._ranks.tell(f"cost/{number}/{self._ranks.rank}", json.dumps(cost))
-        if self._ranks.rank == 0:
-            told = [self._ranks.told(f"cost/{number}/{rank}") for rank in range(self._ranks.size)]
-            costs = [json.loads(text) for text in told if text is not None]
-            self._auto.observe_blocking(max(blocked for blocked, _ in costs))
-            slower = [seconds for _, seconds in costs if seconds is not None]
-            if slower:
-                self._auto.observe_slowdown(fmean(slower))
+        (number, early), self._open = self._open, None
+        told = [self._ranks.told(f"cost/{number}/{rank}") for rank in range(self._ranks.size)]
+        costs = [json.loads(text) for text in told if text is not None]
+        longest_s = max(blocked for blocked, _ in costs)
+        if early:
+            self._auto.observe_early(longest_s)
+            return
+        self._auto.observe_blocking(longest_s)
+        slower = [seconds for _, seconds in costs if seconds is not None]
+        if slower:
+            self._auto.observe_slowdown(fmean(slower))
