@@ -5,18 +5,22 @@
 
 The process is spawned, not forked: threads and a CUDA context do not survive a fork. A script
 that set another start method (`multiprocessing.set_start_method("forkserver")`) gets that one.
+
+multiprocessing is imported by who calls: it makes a module `__mp_main__`, and where that stands
+before those of torch, torch's cache keys name it and are others.
 """
 
-import multiprocessing
 import pickle
 import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchett.startup.surroundings import own_random_numbers
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from multiprocessing.process import BaseProcess
 
 
 def call_apart(
@@ -24,9 +28,11 @@ def call_apart(
     args: tuple[Any, ...],
     *,
     seed: int | None,
-    started: Callable[[BaseProcess], None],
+    started: "Callable[[BaseProcess], None]",
 ) -> Any:
     """function(*args), as computed by a process of its own."""
+    import multiprocessing
+
     context = (
         multiprocessing.get_context("forkserver")
         if multiprocessing.get_start_method(allow_none=True) == "forkserver"
@@ -54,7 +60,7 @@ def call_apart(
 
 
 def _answer(
-    there: Connection, function: Callable[..., Any], args: tuple[Any, ...], seed: int | None
+    there: "Connection", function: Callable[..., Any], args: tuple[Any, ...], seed: int | None
 ) -> None:
     """What the process does."""
     try:

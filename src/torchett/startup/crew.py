@@ -11,8 +11,7 @@ while that is busy with a stage of its own.
 import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchett.record.clock import now_ns
 from torchett.record.threads import begin_beside
@@ -27,6 +26,9 @@ from torchett.startup.surroundings import (
     own_random_numbers,
     seed_of,
 )
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
 
 
 class Crew:
