@@ -117,7 +117,7 @@ def drive(side: Side, workload: Workload, schedule: Schedule | None) -> Finished
     command, env = side.command(workload, schedule), side.environment()
     most = 2 + (schedule.failures if schedule else 0)
     digest = None
-    with (side.folder / "output.log").open("a") as log, Pulse() as pulse:
+    with (side.folder / "output.log").open("a", buffering=1) as log, Pulse() as pulse:
         for start in range(1, most + 1):
             ended, said, fault = _run(command, env, log)
             digest = said or digest
