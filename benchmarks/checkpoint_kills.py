@@ -122,13 +122,15 @@ def live(where: Path, fault: str, seed: int, steps: int, says: int) -> None:
 
         def hunt() -> None:
             assert ckpt._met is not None
-            ckpt._met.uploader.ready.wait()  # type: ignore[attr-defined]
+            while not ckpt._met.uploader.is_ready():
+                time.sleep(0.01)
             time.sleep(wait_s)
-            assert ckpt.upload_pid is not None
-            os.kill(ckpt.upload_pid, signal.SIGKILL)
-            time.sleep(0.05)
-            ckpt._met.uploader.ready.clear()  # type: ignore[attr-defined]
-            ckpt._met.uploader.ready.wait(60)  # type: ignore[attr-defined]
+            hunted = ckpt.upload_pid
+            assert hunted is not None
+            os.kill(hunted, signal.SIGKILL)
+            while ckpt.upload_pid == hunted or not ckpt._met.uploader.is_ready():
+                time.sleep(0.01)
+            _say(says, {"begun anew": ckpt.upload_pid})
             time.sleep(0.3)
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -261,6 +263,8 @@ def run(kills: int, seed: int) -> Result:
             if ended != truth.after(steps):
                 result.problems.append(f"the end differs from the uninterrupted run's: {status}")
             break
+        if fault == "the upload process killed" and not any("begun anew" in s for s in said):
+            result.problems.append(f"{head}it was not begun anew: {said}")
         result.kills[fault] += 1
         if fault in ("a bit flipped in the newest", "the newest cut short"):
             damage(where, fault, rng)

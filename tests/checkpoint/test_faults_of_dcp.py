@@ -235,6 +235,8 @@ def test_an_upload_process_that_is_killed_is_begun_anew(tmp_path: Path) -> None:
     os.kill(before, signal.SIGKILL)
     training.step()
     _until(lambda: ckpt.upload_pid != before)
+    assert ckpt._met is not None
+    assert not ckpt._met.uploader.is_ready()  # it imports torch: with "auto" a thread saves
     ckpt.save(1, training.state, wait=True)
     assert ckpt.durable == {"local": 1}, ckpt.errors
     _until(lambda: bool(ckpt.errors))

@@ -106,6 +106,7 @@ class ProcessUploader:
             self._begin()
 
     def _begin(self) -> None:
+        self._ready.clear()
         ours, theirs = socket.socketpair()
         env = {**os.environ, "ETT_DISABLE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
         if sys.pycache_prefix is not None:  # where this process found its bytecode
