@@ -51,6 +51,7 @@ def bench(
     from torchett.bench.workload import WORKLOADS
     from torchett.report.bench import bench_report, lever_report
     from torchett.report.page import Exhibit, page
+    from torchett.report.words import plural
     from torchett.runs.files import write_whole
 
     wrong = schedule(name)
@@ -101,8 +102,8 @@ def bench(
             for one in (stock, ours)
         )
         said = [
-            f"{shown['workload']}, {workload.ranks} ranks, {workload.steps} steps. What went wrong:"
-            f" {', '.join(shown['schedule'])}.",
+            f"{shown['workload']}, {plural(workload.ranks, 'rank')}, {workload.steps:,} steps."
+            f" What went wrong: {', '.join(shown['schedule'])}.",
             f"Rank-seconds that were not training: {stock.wasted_s:.1f} → {ours.wasted_s:.1f},"
             f" {shown['saved_percent']:.0f}% fewer.",
             *([f"Mind: {shown['unsteady']}."] if shown["unsteady"] else ()),

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from torchett.ledger.ledger import Ledger
 from torchett.report.comparison import comparison
+from torchett.report.words import plural
 
 
 def bench_report(stock: Ledger, ours: Ledger, facts: Mapping[str, Any]) -> RenderableType:
@@ -25,7 +26,7 @@ def bench_report(stock: Ledger, ours: Ledger, facts: Mapping[str, Any]) -> Rende
     same = {True: "the same bits", False: "NOT the same", None: "not compared"}
     verdict.append(f" · final weights: {same[facts['same_weights']]}")
     head = (
-        f"{facts['workload']}, {facts['ranks']} ranks, {facts['steps']:,} steps;"
+        f"{facts['workload']}, {plural(facts['ranks'], 'rank')}, {facts['steps']:,} steps;"
         f" what went wrong: {', '.join(facts['schedule'])}"
     )
     parts = [Text(head, style="dim"), comparison(stock, ours), Text(), table, Text(), verdict]
