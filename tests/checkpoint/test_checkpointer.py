@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -85,15 +86,19 @@ def test_what_a_save_costs_is_known_when_it_is_over(tmp_path: Path) -> None:
 
 
 def test_until_the_first_cost_is_known_ranks_look_again_soon() -> None:
-    schedule, asked = (
-        Schedule("auto"),
-        [],
-    )  # the first save is due after a minute, the next one, too
+    """As it stands the next save is due after a minute."""
+    schedule = Schedule("auto")
+    asked: list[str] = []
+
+    def agree(key: str, choose: Callable[[], str]) -> str:
+        asked.append(key)
+        return choose()
+
     schedule.saved()
     for step in range(400):
         schedule.passed(step)
         schedule._step_s = [0.1] * 20
-        schedule.due(step, lambda key, choose: asked.append(key) or choose())  # type: ignore[func-returns-value]
+        schedule.due(step, agree)
     assert len(asked) == 40  # a step takes 0.1 s: once a second
 
 
