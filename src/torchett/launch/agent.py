@@ -1,8 +1,8 @@
 """torch's own elastic agent, with standbys: what `ett run -- torchrun …` starts.
 
-All of torchrun is torch's: options, rendezvous, logs, restarts. Two seams are ours: a rank is
-handed to a standby where one waits, or forked from a template where that is possible; and the
-agent's restarts are written down as they happen.
+All of torchrun is torch's: options, rendezvous, logs, restarts. Three seams are ours: a rank is
+handed to a standby where one waits, or forked from a template where that is possible; the agent's
+restarts are written down as they happen; and the port that ranks are to meet on is kept for them.
 """
 
 import os
@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from torchett.launch.forks import Forks, fit
 from torchett.launch.imports import bytecode
 from torchett.launch.journal import Journal
+from torchett.launch.port import keep_ports
 from torchett.launch.standby import shorten_imports
 from torchett.launch.standbys import PRELOAD, Standbys
 
@@ -75,6 +76,7 @@ def _torchrun(argv: list[str], standbys: Standbys | Forks, journal: Journal) -> 
     from torch.distributed import run as torchrun
     from torch.distributed.elastic.agent.server import local_elastic_agent
     from torch.distributed.elastic.multiprocessing import api
+    from torch.distributed.elastic.rendezvous import api as rendezvous_api
 
     refill = _Refill(standbys, journal)
     handler_class = api.SubprocessHandler
@@ -148,6 +150,7 @@ def _torchrun(argv: list[str], standbys: Standbys | Forks, journal: Journal) -> 
     agent_class._rendezvous = meet
     agent_class._start_workers = start_workers
     agent_class._monitor_workers = monitor_workers
+    keep_ports(rendezvous_api)
     torchrun.main(argv)
 
 
