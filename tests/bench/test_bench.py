@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from torchett.bench import pulse
 from torchett.bench.levers import LEVERS, NAMES, run_options, script_options
@@ -14,6 +15,7 @@ from torchett.bench.schedule import SCHEDULES, schedule
 from torchett.bench.side import Side, _run
 from torchett.bench.workload import WORKLOADS, Workload
 from torchett.model.errors import InputError
+from torchett.report.bench import lever_report
 
 
 def test_faults_lie_at_their_share_of_the_steps_and_on_ranks_that_exist() -> None:
@@ -55,6 +57,13 @@ def test_every_lever_can_be_switched_off() -> None:
         assert without != (run_options(every, "/s"), script_options(every)), lever.name
 
 
+def test_a_lever_that_does_nothing_alone_is_tried_with_what_it_needs() -> None:
+    [interval] = [lever for lever in LEVERS if lever.name == "interval"]
+    left_out = script_options(interval.needs | {"interval"})[1].split(",")
+    assert {"interval", "checkpoints"}.isdisjoint(left_out)  # train_ett.py saves by itself
+    assert {name for lever in LEVERS for name in lever.needs} <= set(NAMES)
+
+
 def test_the_stock_side_runs_the_stock_script_as_it_is(tmp_path: Path) -> None:
     side = Side(name="stock", levers=None, folder=tmp_path)
     command = side.command(WORKLOADS["quick"], SCHEDULES["mixed"])
@@ -62,6 +71,29 @@ def test_the_stock_side_runs_the_stock_script_as_it_is(tmp_path: Path) -> None:
     assert "--as-is" in command
     assert any(word.endswith("gpt/train.py") for word in command)
     assert "--compile-cache" not in command
+
+
+def test_a_job_without_failures_is_the_same_job(tmp_path: Path) -> None:
+    side = Side(name="unbroken", levers=None, folder=tmp_path)
+    whole = side.command(WORKLOADS["quick"], None)
+    assert "--fault" not in whole
+    assert whole[whole.index("--max-restarts") + 1] == "0"
+    broken = side.command(WORKLOADS["quick"], SCHEDULES["mixed"])
+    assert whole[whole.index("--preset") :][:6] == broken[broken.index("--preset") :][:6]
+
+
+@pytest.mark.parametrize(
+    ("same", "said"), [(True, "the same bits"), (False, "NOT the same"), (None, "not compared")]
+)
+def test_levers_are_shown_with_what_became_of_the_weights(same: bool | None, said: str) -> None:
+    row = {"lever": "fast batch", "needs": [], "alone_s": 5.9, "left_out_s": -2.5}
+    row |= {"alone_ett_percent": 44.2, "left_out_ett_percent": 71.4, "same_weights": same}
+    console = Console(file=io.StringIO(), width=120)
+    console.print(lever_report([row], same))
+    assert isinstance(console.file, io.StringIO)
+    shown = console.file.getvalue()
+    assert f"fast batch +5.9 44.2% -2.5 71.4% {said}" in " ".join(shown.split())
+    assert f"against a stock job without failures: {said}" in shown
 
 
 def script(text: str) -> list[str]:

@@ -7,7 +7,10 @@ from torchett.ledger.ledger import Ledger
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lever:
-    """A lever: options of `ett run` with and without it, or a word for train_ett.py --without."""
+    """A lever: options of `ett run` with and without it, or a word for train_ett.py --without.
+
+    One that `needs` others does nothing alone: it is tried with these, against these.
+    """
 
     name: str
     title: str
@@ -16,6 +19,7 @@ class Lever:
     on_gpu: tuple[str, ...] = ()  # there as well
     off: tuple[str, ...] = ()
     word: str | None = None
+    needs: frozenset[str] = frozenset()
 
 
 LEVERS = (
@@ -66,7 +70,13 @@ LEVERS = (
         accounts=("data_wait",),
         off=("--no-light-batches",),
     ),
-    Lever(name="interval", title="auto interval", accounts=("unsaved",), word="interval"),
+    Lever(
+        name="interval",
+        title="auto interval",
+        accounts=("unsaved",),
+        word="interval",
+        needs=frozenset({"checkpoints"}),
+    ),
 )
 NAMES = tuple(lever.name for lever in LEVERS)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option("--quick", "size", flag_value="quick", default=True, help="Two CPU ranks, minutes.")
 @click.option("--h200", "size", flag_value="h200", help="One large GPU.")
 @click.option("--schedule", "name", default="mixed", show_default=True, help="What goes wrong.")
-@click.option("--levers", is_flag=True, help="Each lever alone, and each left out.")
+@click.option("--levers", is_flag=True, help="Each lever alone and each left out, too.")
 @click.option("--steps", type=click.IntRange(20), help="Length of the job.")
 @click.option(
     "--folder",
@@ -79,23 +79,30 @@ def bench(
         }
         rows = []
         if levers:
+            unbroken = _outcome("unbroken", None, workload, None, folder)
             none = _outcome("no-lever", frozenset(), workload, wrong, folder)
             for lever in LEVERS:
-                one = frozenset({lever.name})
-                alone = _outcome(f"only-{lever.name}", one, workload, wrong, folder)
+                one, needs = frozenset({lever.name}), lever.needs
+                base = none
+                if needs:
+                    base = _outcome(_only(needs), needs, workload, wrong, folder)
+                alone = _outcome(_only(needs | one), needs | one, workload, wrong, folder)
                 without = _outcome(f"without-{lever.name}", every - one, workload, wrong, folder)
                 rows.append(
                     {
                         "lever": lever.title,
-                        "alone_s": none.wasted_s - alone.wasted_s,
+                        "needs": sorted(needs),
+                        "alone_s": base.wasted_s - alone.wasted_s,
                         "left_out_s": without.wasted_s - ours.wasted_s,
                         "alone_ett_percent": alone.ledger.ett_percent,
                         "left_out_ett_percent": without.ledger.ett_percent,
-                        "same_weights": same_weights([stock, alone, without]),
+                        "same_weights": same_weights([unbroken, alone, without]),
                     }
                 )
             shown["levers"] = rows
             shown["no_lever"] = none.to_json()
+            shown["unbroken"] = unbroken.to_json()
+            shown["same_as_unbroken"] = same_weights([unbroken, stock, ours])
     if html is not None:
         before, after = (
             Exhibit(title=one.title, ledger=one.ledger, history=one.history)
@@ -114,16 +121,21 @@ def bench(
         return
     print_rich(bench_report(stock.ledger, ours.ledger, shown))
     if rows:
-        print_rich(lever_report(rows))
+        print_rich(lever_report(rows, shown["same_as_unbroken"]))
     if html is not None:
         click.echo(f"ett: {html} written", err=True)
+
+
+def _only(chosen: frozenset[str]) -> str:
+    """The name of a side with these levers and no others."""
+    return "-".join(("only", *sorted(chosen)))
 
 
 def _outcome(
     name: str,
     levers: frozenset[str] | None,
     workload: "Workload",
-    wrong: "Schedule",
+    wrong: "Schedule | None",
     folder: Path,
 ) -> "Outcome":
     """The outcome of one side; one that is done already is only read."""
@@ -137,13 +149,15 @@ def _outcome(
         known = json.loads(done.read_text())
     except (OSError, ValueError):
         known = None
-    what = {"steps": workload.steps, "schedule": wrong.name, "workload": workload.preset}
+    through = wrong.name if wrong is not None else None
+    what = {"steps": workload.steps, "schedule": through, "workload": workload.preset}
     if known is not None and known.get("what") == what:
         run = side.folder / "runs" / name
         facts = {key: known.get(key) for key in ("digest", "starts", "pulse_s")}
         finished = Finished(side=side, run=run, **facts)
     else:
-        click.echo(f"ett: {name}: {workload.steps} steps through '{wrong.name}' …", err=True)
+        how = f"through '{through}'" if through else "without a failure"
+        click.echo(f"ett: {name}: {workload.steps} steps {how} …", err=True)
         sys.stderr.flush()
         side.clear()
         finished = drive(side, workload, wrong)
