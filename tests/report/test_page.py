@@ -36,3 +36,10 @@ def test_both_jobs_are_drawn_on_one_scale(tmp_path) -> None:  # type: ignore[no-
     assert "50.0%" in html
     assert "75.0%" in html
     assert not re.search(r"(src|href)=|@import|url\(", html)
+
+
+def test_the_last_label_of_the_axis_stays_in_the_picture(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    job = exhibit(tmp_path, "job", 30, 60)
+    labels = re.findall(r'<text class="axis" ([^>]*)>(\d+) s<', page("A", [], job, job))
+    assert ('x="1078.0" text-anchor="end" y="60"', "60") in labels
+    assert ('x="2.0" y="60"', "0") in labels

@@ -17,6 +17,7 @@ from torchett.report.words import percent, seconds
 
 _WIDTH = 1080  # of a timeline, in its own units
 _HEIGHT = 46
+_LABEL = 45  # as wide as a tick's may be
 _TICKS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200)
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2330; --dim: #667085; --paper: #fff; --line: #e4e7ec }
@@ -131,9 +132,11 @@ def _axis(whole_ns: int, scale: float) -> str:
     ticks = []
     for i in range(int(whole_ns / 1e9 / step_s) + 1):
         x = i * step_s * 1e9 * scale
+        at_edge = x > _WIDTH - _LABEL  # there it stands left of its tick, not beyond the picture
+        place = f'x="{x - 2:.1f}" text-anchor="end"' if at_edge else f'x="{x + 2:.1f}"'
         ticks.append(
             f'<line class="tick" x1="{x:.1f}" x2="{x:.1f}" y1="{_HEIGHT}" y2="{_HEIGHT + 4}"/>'
-            f'<text class="axis" x="{x + 2:.1f}" y="{_HEIGHT + 14}">{i * step_s} s</text>'
+            f'<text class="axis" {place} y="{_HEIGHT + 14}">{i * step_s} s</text>'
         )
     return "".join(ticks)
 
