@@ -11,10 +11,12 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from torchett.record import api
 from torchett.record.clock import now_ns
+from torchett.record.hooks.hints import hints
 from torchett.record.hooks.imports import COSTLY_NS, Imports, Waiting
 from torchett.record.hooks.loop import Loop
 from torchett.record.hooks.pen import Pen
@@ -26,6 +28,27 @@ log = logging.getLogger("torchett")
 _BRIDGED_NS = 10_000_000_000  # from the last module to the optimizer: moved, wrapped, sharded
 _LEARNED = 64  # steps after which a loop has shown how it evaluates
 _me = threading.get_ident
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _safely(act: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T | None]:
+    """An act that never raises: where one fails, hooks are off from then on, and none acts.
+
+    What is called in every step says the same in its own words, without a call more.
+    """
+
+    @wraps(act)
+    def safe(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T | None:
+        if self.off:
+            return None
+        try:
+            return act(self, *args, **kwargs)
+        except Exception as error:
+            self.broke(error)
+            return None
+
+    return safe
 
 
 class Watcher:
@@ -127,33 +150,11 @@ class Watcher:
             self._unsettle()
             self.loop.finish()
             self.saves.flush()
-            for hint in self._hints():
-                api.note("hint", {"says": hint})
+            if not self.pen.says_steps:
+                for hint in hints(self.loop, self.saves):
+                    api.note("hint", {"says": hint})
         except Exception as error:
             self.broke(error)
-
-    def _hints(self) -> list[str]:
-        loop = self.loop
-        hints: list[str] = []
-        if self.pen.says_steps:
-            return hints
-        if not loop.steps:
-            seen = f"{loop.backwards} backward passes" if loop.backwards else "no backward pass"
-            hints.append(
-                f"no step was recognised ({seen}, no optimizer step that could be seen):"
-                " mark the loop with ett.steps(…) or ett.step(i)"
-            )
-        if loop.pauses:
-            hints.append(
-                f"{loop.pauses} long pauses between steps ({loop.pauses_ns / 1e9:.1f} s) were not"
-                " recognised: mark them with `with ett.blocked(…)`"
-            )
-        if self.saves.resumed_unknown:
-            hints.append(
-                "a checkpoint was loaded, but not which step it holds: steps are numbered from 0"
-                " again, so that earlier ones count as lost; number them with ett.steps(…, start=)"
-            )
-        return hints
 
     def _takes(self, me: int) -> bool:
         """Whether this thread is now the one that trains; one of ours, that warms up, never is."""
@@ -210,35 +211,27 @@ class Watcher:
         except Exception as error:
             self.broke(error)
 
+    @_safely
     def begins(self, account: str) -> Any:
         """An act of the start-up begins: a span that is open, to be handed to `ended`."""
-        if self.off:
-            return None
-        try:
-            self._tell_models()
-            if "RANK" in os.environ:
-                self._open()
-            recorder = self.pen.recorder
-            if isinstance(recorder, Recorder) and not self.pen.says(account):
-                return recorder.open_span(account)
-        except Exception as error:
-            self.broke(error)
+        self._tell_models()
+        if "RANK" in os.environ:
+            self._open()
+        recorder = self.pen.recorder
+        if isinstance(recorder, Recorder) and not self.pen.says(account):
+            return recorder.open_span(account)
         return None
 
+    @_safely
     def ended(self, account: str, t0: int, span: Any) -> None:
         """An act of the start-up is over."""
-        if self.off:
-            return
-        try:
-            t1 = now_ns()
-            if span is not None:
-                span()
-            else:
-                self.pen.span(account, t0, t1)
-            self.loop.start_again(t1)
-            self._open()
-        except Exception as error:
-            self.broke(error)
+        t1 = now_ns()
+        if span is not None:
+            span()
+        else:
+            self.pen.span(account, t0, t1)
+        self.loop.start_again(t1)
+        self._open()
 
     def prepared(self, t0: int) -> None:
         """A loader or a dataset was made."""
@@ -409,25 +402,19 @@ class Watcher:
             for switch in self.switches:
                 switch(True)
 
+    @_safely
     def _not_as_usual(self) -> None:
         """What a settled loop's own hooks have noticed."""
-        try:
-            self._unsettle()
-        except Exception as error:
-            self.broke(error)
+        self._unsettle()
 
+    @_safely
     def eval_mode(self, module: Any) -> None:
         """A module that was in training mode is put into eval mode."""
-        if self.off:
-            return
-        try:
-            if _me() == self._thread or self._takes(_me()):
-                self._unsettle()
-                known = weakref.ref(module)
-                self.watch_grad(True)
-                self.loop.eval_mode(now_ns(), lambda: bool(getattr(known(), "training", False)))
-        except Exception as error:
-            self.broke(error)
+        if _me() == self._thread or self._takes(_me()):
+            self._unsettle()
+            known = weakref.ref(module)
+            self.watch_grad(True)
+            self.loop.eval_mode(now_ns(), lambda: bool(getattr(known(), "training", False)))
 
     def watch_grad(self, on: bool) -> None:
         """Watch when gradients are off; in a loop that has settled, only while it evaluates."""
@@ -455,34 +442,26 @@ class Watcher:
 
     # Checkpoints -----------------------------------------------------------------------------
 
+    @_safely
     def save_begins(self) -> Any:
         """Something is saved: a span that is open, or None where it does not count."""
-        if self.off or _me() != self._thread or not self.loop.steps:
+        if _me() != self._thread or not self.loop.steps:
             return None
-        try:
-            self._unsettle()
-            return self.saves.begins()
-        except Exception as error:
-            self.broke(error)
-            return None
+        self._unsettle()
+        return self.saves.begins()
 
+    @_safely
     def save_ends(self, span: Any, saved: Any, target: Any) -> None:
         """It is saved; `saved` is None if that failed or is not over yet."""
-        if span is None or self.off:
-            return
-        try:
+        if span is not None:
             self.loop.interrupted = True
             self.saves.ends(span, saved, target, self.loop.index - 1)
-        except Exception as error:
-            self.broke(error)
 
+    @_safely
     def save_later(self, upload: Any, target: Any) -> None:
         """A save goes on in the background; `upload` is its future."""
-        try:
-            safe = self.saves.later(target, self.loop.index - 1)
-            upload.add_done_callback(lambda done: None if done.exception() else safe())
-        except Exception as error:
-            self.broke(error)
+        safe = self.saves.later(target, self.loop.index - 1)
+        upload.add_done_callback(lambda done: None if done.exception() else safe())
 
     def trained_elements(self) -> int:
         """How many numbers the optimizer updates; 0 if that is not known."""
@@ -490,27 +469,23 @@ class Watcher:
         groups = getattr(optimizer, "param_groups", [])
         return sum(p.numel() for group in groups for p in group["params"])
 
+    @_safely
     def load_ends(self, loaded: Any, source: Any, t0: int) -> None:
         """Something was loaded."""
-        if self.off or self.loop.backwards or _me() != (self._thread or _me()):
-            return
-        try:
-            if self.saves.loaded(loaded, source, t0, now_ns()):
-                self._restored()
-        except Exception as error:
-            self.broke(error)
+        if self._before_training() and self.saves.loaded(loaded, source, t0, now_ns()):
+            self._restored()
 
+    @_safely
     def state_ends(self, t0: int, optimizer: Any) -> None:
         """State was put into this optimizer, or (None) into a model."""
-        if self.off or self.loop.backwards or _me() != (self._thread or _me()):
-            return
-        try:
+        if self._before_training():
             if optimizer is not None:
                 self.saves.optimizer_taken(optimizer)
             if self.saves.state_taken(t0, now_ns(), optimizer is not None):
                 self._restored()
-        except Exception as error:
-            self.broke(error)
+
+    def _before_training(self) -> bool:
+        return not self.loop.backwards and _me() == (self._thread or _me())
 
     def _restored(self) -> None:
         self._tell_models()
