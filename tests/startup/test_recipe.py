@@ -44,9 +44,9 @@ TRAINER = """
     ids = torch.arange(12).view(3, 4)
     for _ in range({calls}):
         model(ids, twice=True).sum().backward()
-    for timer in threading.enumerate():
-        if isinstance(timer, threading.Timer):
-            timer.join()
+    for thread in threading.enumerate():
+        if thread.name == "ett-recipe":
+            thread.join()
 """
 STANDBY = """
     import json, logging, os, random, sys
@@ -146,6 +146,23 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def place(tmp_path: Path, cache: Path) -> Place:
     return Place(tmp_path, cache)
+
+
+def test_a_process_that_ends_before_leaves_no_thread_to_its_teardown(place: Place) -> None:
+    """One that came back from torch then would end it by SIGABRT."""
+    until_over, _, _ = TRAINER.partition("for thread in")
+    look = """
+    import atexit
+    alive = lambda: [thread.name for thread in threading.enumerate()]
+    atexit.register(lambda: print("at last", "ett-recipe" in alive()))  # called last of all
+    """
+    said = place.run(
+        textwrap.dedent(look)
+        + textwrap.dedent(until_over).replace("_LATER_S = 0.0", "_LATER_S = 60.0")
+        + 'print("before", "ett-recipe" in alive())\n'
+    )
+    assert said.split("\n")[:2] == ["before True", "at last False"]
+    assert not place.recipes
 
 
 def test_a_followed_recipe_leaves_nothing_to_compile(place: Place) -> None:

@@ -31,12 +31,13 @@ from pathlib import Path
 from typing import Any
 
 from torchett.record.boarding import when_imported
+from torchett.record.threads import begin_beside
 from torchett.store import write_whole
 
 log = logging.getLogger("torchett")
 
 _MOST = 8  # models of a script
-_LATER_S = 2.0  # when the start-up is over
+_LATER_S = 2.0  # from the second call on
 _PLACE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 CONFIGS = ("torch._dynamo.config", "torch._inductor.config")
 
@@ -130,11 +131,20 @@ class Watch:
             told: dict[str, Any] = {"optimize": optimize, "group": _group(torch)}
             told |= {"settings": settings(torch), "configs": _configs()}
             path = self._folder / f"model-{_MOST - self._left - len(self._waiting)}.recipe"
-            later = threading.Timer(_LATER_S, _write, (path, model._orig_mod, call, told))
-            later.daemon = True
-            later.start()
+            _write_later(path, model._orig_mod, call, told)
         except Exception as error:
             log.debug("torchett: no recipe: %r", error)
+
+
+def _write_later(path: Path, model: Any, call: "_Pickler", told: dict[str, Any]) -> None:
+    """When the start-up is over, unless the process is by then."""
+    over = threading.Event()
+
+    def work() -> None:
+        if not over.wait(_LATER_S):
+            _write(path, model, call, told)
+
+    begin_beside(work, name="ett-recipe", wake=over.set)
 
 
 def _write(path: Path, model: Any, call: "_Pickler", told: dict[str, Any]) -> None:
