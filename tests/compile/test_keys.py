@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from torchett.launch.standby import FRESH
+
 pytest.importorskip("torch")
 
 SCRIPT = """
@@ -48,3 +50,8 @@ def test_every_process_of_a_job_has_the_keys_of_any_other(
     found = key(tmp_path, *ett, "--", *torchrun, ETT_STANDBY_FORK=fork)
     assert len(found) == 64
     assert found == key(tmp_path)
+
+
+def test_so_has_a_rank_that_had_to_begin_anew(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    assert key(tmp_path, "-m", FRESH) == key(tmp_path)

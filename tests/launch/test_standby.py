@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from torchett.launch.standby import FRESH
 from torchett.launch.standbys import Standbys
 
 STANDBYS = "Standbys(1, os.environ, preload=())"
@@ -99,9 +100,9 @@ def in_standby(
     return int(done.stdout), out.read_text(), err.read_text()
 
 
-def in_python(argv: list[str], folder: Path, stdin: str) -> tuple[int, str, str]:
+def in_python(argv: list[str], folder: Path, stdin: str, *first: str) -> tuple[int, str, str]:
     done = subprocess.run(
-        [sys.executable, "-u", *argv],
+        [sys.executable, "-u", *first, *argv],
         env=environment(), cwd=folder, input=stdin, capture_output=True, text=True, timeout=30,
     )  # fmt: skip
     return done.returncode, done.stdout, done.stderr
@@ -114,6 +115,23 @@ def test_it_behaves_as_under_python(name: str, supply: str, tmp_path: Path) -> N
     script.write_text(dedented(SCRIPTS[name]))
     argv = [str(script), "--flag", "a b", ""]
     assert in_standby(argv, tmp_path, "hello", supply) == in_python(argv, tmp_path, "hello")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_so_does_a_rank_that_had_to_begin_anew(name: str, tmp_path: Path) -> None:
+    script = tmp_path / f"{name}.py"
+    script.write_text(dedented(SCRIPTS[name]))
+    argv = [str(script), "--flag", "a b", ""]
+    fresh = in_python(argv, tmp_path, "hello", "-m", FRESH)
+    assert fresh == in_python(argv, tmp_path, "hello")
+
+
+def test_a_rank_that_had_to_begin_anew_is_not_torn_down(tmp_path: Path) -> None:
+    """Torch's threads may abort a process in its teardown."""
+    script = tmp_path / "x.py"
+    script.write_text("class Last:\n    def __del__(self): print('torn down')\nlast = Last()\n")
+    assert in_python([str(script)], tmp_path, "") == (0, "torn down\n", "")
+    assert in_python([str(script)], tmp_path, "", "-m", FRESH) == (0, "", "")
 
 
 @pytest.mark.parametrize("name", ["facts_of_module", "exit_3", "raises"])

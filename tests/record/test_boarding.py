@@ -5,13 +5,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+from torchett.launch.standby import FRESH
 from torchett.record.boarding import SITE
 
 
 def python(code: str, folder: Path, **env: str) -> "subprocess.CompletedProcess[str]":
+    return interpreter(["-c", code], folder, **env)
+
+
+def interpreter(argv: list[str], folder: Path, **env: str) -> "subprocess.CompletedProcess[str]":
     path = os.pathsep.join([SITE, str(folder), str(Path(SITE).parents[2])])
     return subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, *argv],
         env=os.environ | {"PYTHONPATH": path} | env,
         capture_output=True,
         text=True,
@@ -46,6 +51,16 @@ def test_the_users_own_sitecustomize_runs_too_and_ours_is_not_on_the_path(tmp_pa
     code = "import sys, sitecustomize; print(sitecustomize.__file__); print(*sys.path, sep='\\n')"
     done = python(code, tmp_path)
     assert done.stdout.splitlines()[:2] == ["theirs", str(tmp_path / "sitecustomize.py")]
+    assert SITE not in done.stdout
+
+
+def test_a_process_that_is_to_be_a_rank_has_the_users_own_too(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('theirs')")
+    (tmp_path / "aboard.py").write_text("def board(): print('aboard')")
+    (tmp_path / "script.py").write_text("import sys; print('script', sys.path)")
+    script = str(tmp_path / "script.py")
+    done = interpreter(["-u", "-m", FRESH, script], tmp_path, ETT_BOARD="aboard")
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["theirs", "aboard", "script"]
     assert SITE not in done.stdout
 
 

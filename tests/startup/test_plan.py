@@ -339,7 +339,8 @@ def test_a_process_that_dies_is_an_error() -> None:
 
 
 INTERRUPTED = """
-import time, torchett.startup as startup
+import signal, time, torchett.startup as startup
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in background
 plan = startup.Plan()
 
 @plan.stage("x-forever")

@@ -31,6 +31,7 @@ from torchett.record.threads import wait_for_none
 
 NO_JOB = 70
 COOK = "torchett.startup.cook"
+FRESH = "torchett.launch.fresh"
 # Read by torch when it is imported: a script that sets one of these came too late for a standby.
 _READ_AT_IMPORT = ("TORCH", "PYTORCH", "TRITON", "OMP_", "MKL_", "KMP_", "CUDA_")
 
@@ -71,13 +72,18 @@ def shorten_imports() -> None:
 
 def be(job: dict[str, Any], well: Callable[[], None] = lambda: None) -> NoReturn:
     """Become the rank that this job describes; if that ends well, `well` is called last of all."""
-    gc.freeze()  # no collection walks through what is there to stay
-    prepare("torchett.startup.garbage:rarely_at_first")
     _become(job)
     _be_fresh(job["argv"])
+    be_script(job["argv"], well)
+
+
+def be_script(argv: list[str], well: Callable[[], None] = lambda: None) -> NoReturn:
+    """Run `script args…` or `-m module args…` as this process, whose environment is right."""
+    gc.freeze()  # no collection walks through what is there to stay
+    prepare("torchett.startup.garbage:rarely_at_first")
     board()
     _tell_of_models()
-    _leave(_run(job["argv"]), well)
+    _leave(_run(argv), well)
 
 
 def models_compiled() -> int:
@@ -129,7 +135,7 @@ def _be_fresh(argv: list[str]) -> None:
     """Be a new interpreter where this one has modules that are not right for this rank."""
     cook: Any = sys.modules.get(COOK)
     if cook is not None and not cook.fits(os.environ):
-        os.execv(sys.executable, [sys.executable, "-u", *argv])
+        os.execv(sys.executable, [sys.executable, "-u", "-m", FRESH, *argv])
 
 
 def _become(job: dict[str, Any]) -> None:

@@ -2,11 +2,11 @@
 
 import sys
 
-if not any(word.startswith("torchett.launch.") for word in sys.orig_argv[1:4]):
-    try:
-        from torchett.record.boarding import board, next_sitecustomize
-    except ImportError:  # an interpreter that has no torchett
-        pass
-    else:
-        next_sitecustomize(__file__)
-        board()
+try:
+    from torchett.record.boarding import board, next_sitecustomize
+except ImportError:  # an interpreter that has no torchett
+    pass
+else:
+    next_sitecustomize(__file__)
+    if not any(word.startswith("torchett.launch.") for word in sys.orig_argv[1:4]):
+        board()  # a standby does when it knows which rank it is
