@@ -2,18 +2,26 @@
 
 import io
 import os
+import signal
+import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
 from torchett.bench import pulse
-from torchett.bench.levers import LEVERS, NAMES, run_options, script_options
+from torchett.bench.levers import LEVERS, NAMES, run_options, script_options, sides
 from torchett.bench.schedule import SCHEDULES, schedule
-from torchett.bench.side import Side, _run
+from torchett.bench.side import Finished, Side, _run, recalled, remember
+from torchett.bench.verdict import lever_rows
 from torchett.bench.workload import WORKLOADS, Workload
+from torchett.cli.bench import bench
 from torchett.model.errors import InputError
 from torchett.report.bench import lever_report
 
@@ -94,6 +102,128 @@ def test_levers_are_shown_with_what_became_of_the_weights(same: bool | None, sai
     shown = console.file.getvalue()
     assert f"fast batch +5.9 44.2% -2.5 71.4% {said}" in " ".join(shown.split())
     assert f"against a stock job without failures: {said}" in shown
+
+
+def test_each_lever_is_compared_with_all_and_with_none_or_what_it_needs() -> None:
+    wasted = dict.fromkeys(sides(each=True), 100.0)
+    wasted |= {"torchett": 40.0, "no-lever": 110.0, "only-plan": 90.0, "without-plan": 55.0}
+    wasted |= {"only-checkpoints": 97.0, "only-checkpoints-interval": 95.0}
+    digests = dict.fromkeys(wasted, "same") | {"without-plan": "other", "only-fast_batch": None}
+    outcomes: Any = {
+        name: SimpleNamespace(
+            wasted_s=seconds, digest=digests[name], ledger=SimpleNamespace(ett_percent=50.0)
+        )
+        for name, seconds in wasted.items()
+    }
+    rows = {row["lever"]: row for row in lever_rows(outcomes)}
+    assert len(rows) == len(LEVERS)
+    assert (rows["start-up plan"]["alone_s"], rows["start-up plan"]["left_out_s"]) == (20.0, 15.0)
+    assert rows["auto interval"]["alone_s"] == 2.0
+    assert rows["auto interval"]["needs"] == ["checkpoints"]
+    same = [rows[t]["same_weights"] for t in ("start-up plan", "fast batch", "compile cache")]
+    assert same == [False, None, True]
+
+
+def test_without_levers_there_are_two_sides() -> None:
+    assert sides(each=False) == {"stock": None, "torchett": frozenset(NAMES)}
+    assert sides(each=True)["no-lever"] == frozenset()
+
+
+def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
+    side = Side(name="stock", levers=None, folder=tmp_path / "stock")
+    job, wrong = WORKLOADS["quick"], SCHEDULES["mixed"]
+    assert recalled(side, job, wrong) is None
+    side.folder.mkdir()
+    facts: dict[str, Any] = {"digest": "ab", "starts": 3, "pulse_s": 0.5}
+    done = Finished(side=side, run=side.folder / "runs" / "stock", **facts)
+    remember(done, job, wrong)
+    assert recalled(side, job, wrong) == done
+    assert recalled(side, job, None) is None
+    assert recalled(side, replace(job, steps=20), wrong) is None
+    (side.folder / "done.json").write_text("{}")
+    assert recalled(side, job, wrong) is None
+
+
+def test_a_folder_of_others_is_left_alone(tmp_path: Path) -> None:
+    side = Side(name="torchett", levers=frozenset(), folder=tmp_path / "new" / "torchett")
+    side.make_room()
+    side.folder.mkdir()
+    side.clear()  # of a bench that had not begun
+    assert not side.folder.exists()
+    side.folder.mkdir()
+    (side.folder / "model.py").write_text("precious")
+    with pytest.raises(InputError, match=r"new or an earlier bench's, found .*torchett"):
+        side.clear()
+    assert (side.folder / "model.py").read_text() == "precious"
+    (side.folder / "output.log").touch()
+    side.clear()
+    side.folder.write_text("a file")
+    with pytest.raises(InputError, match="name one of its own"):
+        side.make_room()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["--folder", "/proc/none"],
+            "ett: ett bench: expected a --folder to write to, found /proc",
+        ),
+        (["--html", "nowhere/x.html"], "ett: nowhere/x.html: not writable: No such file"),
+        (["--html", "."], "ett: .: not writable: Is a directory"),
+        (["--schedule", "none"], "ett: ett bench: expected a schedule of ranks, mixed, bunched"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_anything_is_run(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(bench, words)
+    assert done.exit_code == 2
+    assert done.output.startswith(said)
+    assert done.output.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_job_for_a_gpu_is_refused_without_one(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    done = CliRunner().invoke(bench, ["--h200", "--folder", str(tmp_path)])
+    assert done.exit_code == 2
+    assert "expected a GPU for this size, found none: --quick needs none" in done.output
+
+
+@pytest.mark.e2e
+def test_a_bench_that_is_told_to_end_takes_its_jobs_with_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torchett.cli.main", "bench", "--folder", str(tmp_path)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        until = time.monotonic() + 120
+        while len(processes(tmp_path)) < 2:
+            assert time.monotonic() < until, "no job began"
+            assert process.poll() is None, process.stderr
+            time.sleep(0.1)
+        process.terminate()
+        assert process.wait(timeout=30) == 128 + signal.SIGTERM
+        while processes(tmp_path):
+            assert time.monotonic() < until, "a job was left behind"
+            time.sleep(0.1)
+    finally:
+        process.kill()
+
+
+def processes(folder: Path) -> list[str]:
+    """Those that have the folder in their command."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if str(folder) in line:
+            found.append(line)
+    return found
 
 
 def script(text: str) -> list[str]:

@@ -79,6 +79,33 @@ LEVERS = (
     ),
 )
 NAMES = tuple(lever.name for lever in LEVERS)
+EVERY = frozenset(NAMES)
+UNBROKEN = "unbroken"  # a stock job that nothing happens to
+
+
+def sides(each: bool) -> dict[str, frozenset[str] | None]:
+    """The sides of a bench by name, with the levers that each pulls (None: the stock script).
+
+    `each`: each lever alone and left out, too, and what those are compared with.
+    """
+    found: dict[str, frozenset[str] | None] = {"stock": None, "torchett": EVERY}
+    if each:
+        found[UNBROKEN] = None
+        for lever in LEVERS:
+            for chosen in (lever.needs, lever.needs | {lever.name}):
+                found[only(chosen)] = chosen
+            found[without(lever)] = EVERY - {lever.name}
+    return found
+
+
+def only(chosen: frozenset[str]) -> str:
+    """The name of a side with these levers and no others."""
+    return "-".join(("only", *sorted(chosen))) if chosen else "no-lever"
+
+
+def without(lever: Lever) -> str:
+    """The name of a side with all the others."""
+    return f"without-{lever.name}"
 
 
 def run_options(chosen: frozenset[str], shared: str, *, on_gpu: bool = False) -> list[str]:

@@ -9,6 +9,7 @@ cache with it; shared storage (checkpoints, a library of compiled code) stays.
 """
 
 import compileall
+import json
 import os
 import re
 import shutil
@@ -18,15 +19,19 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from torchett.bench.levers import run_options, script_options
 from torchett.bench.pulse import Pulse
 from torchett.bench.schedule import Schedule
 from torchett.bench.workload import Workload
-from torchett.model.errors import RunError
+from torchett.model.errors import InputError, RunError
+from torchett.runs.files import write_whole
 
 GRACE_S = 30.0
+_LOG = "output.log"
+_DONE = "done.json"
+_NO_GPU = 3
 _FAULT = re.compile(r"fault (node|preempt) at step \d+")
 _DIGEST = re.compile(r"digest (\w{64})")
 
@@ -39,8 +44,24 @@ class Side:
     levers: frozenset[str] | None
     folder: Path
 
+    def make_room(self) -> None:
+        """Have the folder this side's folder is made in; what others keep there is left alone."""
+        ours = self.folder
+        try:
+            ours.parent.mkdir(parents=True, exist_ok=True)
+            used = (ours.exists() and not ours.is_dir()) or any(ours.glob("*"))
+        except OSError as error:
+            place = f"{ours.parent}: {error.strerror}"
+            raise InputError(f"ett bench: expected a --folder to write to, found {place}") from None
+        if used and not (ours / _LOG).is_file():
+            raise InputError(
+                f"ett bench: expected a --folder that is new or an earlier bench's, found {ours} of"
+                " another kind: name one of its own"
+            )
+
     def clear(self) -> None:
         """Forget what an unfinished bench left."""
+        self.make_room()
         if self.folder.exists():
             shutil.rmtree(self.folder)
 
@@ -93,22 +114,46 @@ class Finished:
     pulse_s: float | None
 
 
+def recalled(side: Side, workload: Workload, schedule: Schedule | None) -> Finished | None:
+    """A side that was run to its end before, in the same job through the same failures."""
+    try:
+        known = json.loads((side.folder / _DONE).read_text())
+        if known.pop("what") == _what(workload, schedule):
+            return Finished(side=side, run=side.folder / "runs" / side.name, **known)
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # it is run
+    return None
+
+
+def remember(finished: Finished, workload: Workload, schedule: Schedule | None) -> None:
+    known: dict[str, Any] = {"what": _what(workload, schedule), "digest": finished.digest}
+    known |= {"starts": finished.starts, "pulse_s": finished.pulse_s}
+    write_whole(finished.side.folder / _DONE, [json.dumps(known)])
+
+
+def _what(workload: Workload, schedule: Schedule | None) -> dict[str, Any]:
+    through = schedule.name if schedule is not None else None
+    return {"steps": workload.steps, "schedule": through, "workload": workload.preset}
+
+
 def make_even(on_gpu: bool) -> None:
     """Do what outlives every job's cache, once for both sides: the first would do it for the other.
 
     The packages' files are read into the kernel's cache; on a CPU the header of C++ kernels is
     compiled, too, which takes 4.6 s. And torchett, whose hooks are on both sides, has its bytecode,
-    as any installed package has: a checkout may have none.
+    as any installed package has: a checkout may have none. A job for a GPU is refused without one.
     """
     compileall.compile_dir(Path(__file__).parents[1], quiet=2)
     code = """
-import torch.distributed.run, torch.distributed.checkpoint, torch._inductor.compile_fx
+import sys, torch.distributed.run, torch.distributed.checkpoint, torch._inductor.compile_fx
 from torchett.launch.rehearsal import find_header, hash_sources
 hash_sources()
 """
-    code += "" if on_gpu else "find_header()"
+    code += f"torch.cuda.is_available() or sys.exit({_NO_GPU})" if on_gpu else "find_header()"
     env = {**os.environ, "OMP_NUM_THREADS": "1", "ETT_DISABLE": "1"}
-    subprocess.run([sys.executable, "-c", code], env=env, capture_output=True)
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True)
+    if done.returncode == _NO_GPU:
+        raise InputError("ett bench: expected a GPU for this size, found none: --quick needs none")
 
 
 def drive(side: Side, workload: Workload, schedule: Schedule | None) -> Finished:
@@ -117,7 +162,7 @@ def drive(side: Side, workload: Workload, schedule: Schedule | None) -> Finished
     command, env = side.command(workload, schedule), side.environment()
     most = 2 + (schedule.failures if schedule else 0)
     digest = None
-    with (side.folder / "output.log").open("a", buffering=1) as log, Pulse() as pulse:
+    with (side.folder / _LOG).open("a", buffering=1) as log, Pulse() as pulse:
         for start in range(1, most + 1):
             ended, said, fault = _run(command, env, log)
             digest = said or digest
@@ -131,7 +176,7 @@ def drive(side: Side, workload: Workload, schedule: Schedule | None) -> Finished
                 )
             if ended is not None:
                 break
-    tail = "".join((side.folder / "output.log").read_text().splitlines(keepends=True)[-15:])
+    tail = "".join((side.folder / _LOG).read_text().splitlines(keepends=True)[-15:])
     raise RunError(f"ett bench: {side.name} ended with {ended}; its last lines:\n{tail}")
 
 

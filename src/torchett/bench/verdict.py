@@ -1,9 +1,10 @@
 """What a bench came to: two ledgers, and how much less was wasted."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torchett.bench.levers import LEVERS, UNBROKEN, only, without
 from torchett.bench.side import Finished
 from torchett.ledger.history import History
 from torchett.ledger.ledger import Ledger
@@ -59,3 +60,25 @@ def same_weights(outcomes: Sequence[Outcome]) -> bool | None:
     """Whether all ended with the same bits; None if one did not say."""
     digests = {outcome.digest for outcome in outcomes}
     return None if None in digests else len(digests) == 1
+
+
+def lever_rows(outcomes: Mapping[str, Outcome]) -> list[dict[str, Any]]:
+    """What each lever wins alone and loses left out, of the outcomes of `sides(each=True)`."""
+    rows = []
+    for lever in LEVERS:
+        base, alone = (
+            outcomes[only(chosen)] for chosen in (lever.needs, lever.needs | {lever.name})
+        )
+        left_out = outcomes[without(lever)]
+        rows.append(
+            {
+                "lever": lever.title,
+                "needs": sorted(lever.needs),
+                "alone_s": base.wasted_s - alone.wasted_s,
+                "left_out_s": left_out.wasted_s - outcomes["torchett"].wasted_s,
+                "alone_ett_percent": alone.ledger.ett_percent,
+                "left_out_ett_percent": left_out.ledger.ett_percent,
+                "same_weights": same_weights([outcomes[UNBROKEN], alone, left_out]),
+            }
+        )
+    return rows
