@@ -55,6 +55,17 @@ def test_the_stock_script_saves_at_its_own_best_interval() -> None:
     assert job.save_every(5) == 45  # √(2 · 0.5 s · 20 s) = 4.47 s
 
 
+def test_what_goes_wrong_is_told_in_words() -> None:
+    assert SCHEDULES["mixed"].told(3000, 2) == [
+        "rank 1 killed at step 450",
+        "node lost at step 1,050",
+        "preempted at step 1,800",
+        "rank 0 killed at step 2,550",
+        "start 3 fails",
+        "data 6 s late in start 5",
+    ]
+
+
 def test_every_lever_can_be_switched_off() -> None:
     every, none = frozenset(NAMES), frozenset[str]()
     assert script_options(every) == []

@@ -11,6 +11,14 @@ from dataclasses import dataclass
 
 from torchett.model.errors import InputError
 
+_TOLD = {
+    "kill": "rank {number} killed at step {at:,}",
+    "node": "node lost at step {at:,}",
+    "preempt": "preempted at step {at:,}",
+    "error": "start {at} fails",
+    "slow": "data {number} s late in start {at}",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class At:
@@ -41,6 +49,18 @@ class Schedule:
             place = f"{kind}:{int(rank) % ranks}" if rank else kind
             found.append(f"{place}@{round(at.share * steps)}")
         return found
+
+    def told(self, steps: int, ranks: int) -> list[str]:
+        """The same for people: what happens at steps, then what happens in starts."""
+        words = self.words(steps, ranks)
+        return [_told(word) for word in sorted(words, key=lambda word: "#" in word)]
+
+
+def _told(word: str) -> str:
+    """`kill:1@450` → rank 1 killed at step 450."""
+    what, _, at = word.partition("#") if "#" in word else word.partition("@")
+    kind, _, number = what.partition(":")
+    return _TOLD[kind].format(number=number, at=int(at))
 
 
 SCHEDULES = {

@@ -85,6 +85,7 @@ def bench(
         "ranks": workload.ranks,
         "steps": workload.steps,
         "schedule": wrong.words(workload.steps, workload.ranks),
+        "went_wrong": wrong.told(workload.steps, workload.ranks),
         "stock": stock.to_json(),
         "torchett": ours.to_json(),
         "saved_percent": saved_percent(stock, ours),
@@ -105,7 +106,7 @@ def bench(
         )
         said = [
             f"{shown['workload']}, {plural(workload.ranks, 'rank')}, {workload.steps:,} steps."
-            f" What went wrong: {', '.join(shown['schedule'])}.",
+            f" What went wrong: {', '.join(shown['went_wrong'])}.",
             f"Rank-seconds that were not training: {stock.wasted_s:.1f} → {ours.wasted_s:.1f},"
             f" {shown['saved_percent']:.0f}% fewer.",
             *([f"Mind: {shown['unsteady']}."] if shown["unsteady"] else ()),

@@ -28,7 +28,7 @@ def bench_report(stock: Ledger, ours: Ledger, facts: Mapping[str, Any]) -> Rende
     verdict.append(f" · final weights: {_SAME[facts['same_weights']]}")
     head = (
         f"{facts['workload']}, {plural(facts['ranks'], 'rank')}, {facts['steps']:,} steps;"
-        f" what went wrong: {', '.join(facts['schedule'])}"
+        f" what went wrong: {', '.join(facts['went_wrong'])}"
     )
     parts = [Text(head, style="dim"), comparison(stock, ours), Text(), table, Text(), verdict]
     if facts["unsteady"]:
