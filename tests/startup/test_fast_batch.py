@@ -17,6 +17,7 @@ import torch
 import torch._dynamo
 from torch import Tensor, nn
 
+from torchett.launch.standby import FRESH
 from torchett.record import api
 from torchett.record.recorder import Silent
 from torchett.startup import remember_shapes, synthetic_like, warm_up
@@ -218,10 +219,12 @@ print("same")
 
 def test_ranks_of_a_compiled_ddp_model_compile_nothing_more(tmp_path: Path) -> None:
     """torch.compile(DDP(net)) and DDP(torch.compile(net)), two ranks: and the same weights."""
+    (tmp_path / "ddp.py").write_text(DDP)
+    script = [sys.executable, "-m", FRESH, str(tmp_path / "ddp.py")]
     ranks = []
     for rank in range(2):
         env = {"ETT_DISABLE": "", "ETT_RUNS": str(tmp_path / "runs"), "OMP_NUM_THREADS": "1"}
-        argv = [sys.executable, "-c", DDP, __file__, str(tmp_path / "meet"), str(rank)]
+        argv = [*script, __file__, str(tmp_path / "meet"), str(rank)]
         pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         ranks.append(subprocess.Popen(argv, env=os.environ | env, text=True, **pipe))  # type: ignore[call-overload]
     said = [rank.communicate(timeout=120)[0] for rank in ranks]

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from torchett.launch.standby import FRESH
+
 pytest.importorskip("torch")
 
 RANKS = 3
@@ -96,7 +98,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     (folder / "groups.py").write_text(SCRIPT)
     running = [
         subprocess.Popen(
-            [sys.executable, "groups.py", str(folder), str(rank)],
+            [sys.executable, "-m", FRESH, "groups.py", str(folder), str(rank)],
             cwd=folder,
             env={**os.environ, "ETT_DISABLE": "1", "OMP_NUM_THREADS": "1"},
             stderr=subprocess.PIPE,

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from torchett.launch.standby import FRESH
+
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("torchrec") is None, reason="needs TorchRec"
 )
@@ -172,7 +174,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         port = probe.getsockname()[1]
     world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(RANKS)}
     quiet = {"OMP_NUM_THREADS": "1", "ETT_DISABLE": "1"}
-    command = [sys.executable, "compare.py", str(folder), str(folder / "plans")]
+    command = [sys.executable, "-m", FRESH, "compare.py", str(folder), str(folder / "plans")]
     ranks = [
         subprocess.Popen(
             command,
