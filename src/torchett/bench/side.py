@@ -29,7 +29,7 @@ from torchett.model.errors import InputError, RunError
 from torchett.runs.files import write_whole
 
 GRACE_S = 30.0
-_LOG = "output.log"
+_LOG = "ett-bench.log"  # by which a folder is known to be ours
 _DONE = "done.json"
 _NO_GPU = 3
 _FAULT = re.compile(r"fault (node|preempt) at step \d+")
