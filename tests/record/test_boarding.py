@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from torchett.launch.standby import FRESH
 from torchett.record.boarding import SITE
 
@@ -46,22 +48,68 @@ def test_what_fails_says_so_in_a_line_and_the_script_runs(tmp_path: Path) -> Non
     ]
 
 
-def test_the_users_own_sitecustomize_runs_too_and_ours_is_not_on_the_path(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text("print('theirs')")
-    code = "import sys, sitecustomize; print(sitecustomize.__file__); print(*sys.path, sep='\\n')"
-    done = python(code, tmp_path)
-    assert done.stdout.splitlines()[:2] == ["theirs", str(tmp_path / "sitecustomize.py")]
-    assert SITE not in done.stdout
+THEIRS = "import sys; print('theirs', *sys.path, sep='|')"
+
+
+def test_the_users_own_sitecustomize_runs_too_on_a_path_without_ours(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(THEIRS)
+    code = "import sys, sitecustomize; print(sitecustomize.__file__, *sys.path, sep='|')"
+    theirs, script = (line.split("|") for line in python(code, tmp_path).stdout.splitlines())
+    assert theirs[0] == "theirs"
+    assert SITE not in theirs
+    assert script[0] == str(tmp_path / "sitecustomize.py")
+    assert script.index(SITE) == script.index(str(tmp_path)) - 1  # as PYTHONPATH has it
 
 
 def test_a_process_that_is_to_be_a_rank_has_the_users_own_too(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text("print('theirs')")
+    (tmp_path / "sitecustomize.py").write_text(THEIRS)
     (tmp_path / "aboard.py").write_text("def board(): print('aboard')")
-    (tmp_path / "script.py").write_text("import sys; print('script', sys.path)")
+    (tmp_path / "script.py").write_text("print('script')")
     script = str(tmp_path / "script.py")
     done = interpreter(["-u", "-m", FRESH, script], tmp_path, ETT_BOARD="aboard")
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["theirs", "aboard", "script"]
-    assert SITE not in done.stdout
+    assert [line.split("|")[0] for line in done.stdout.splitlines()] == [
+        "theirs",
+        "aboard",
+        "script",
+    ]
+    assert SITE not in done.stdout.splitlines()[0].split("|")
+
+
+WORKERS = """if True:
+    import sys
+    from torch._inductor.async_compile import AsyncCompile
+    from torch._inductor.compile_worker.subproc_pool import SubprocPool
+    import tell
+
+    pool = AsyncCompile.process_pool()
+    assert isinstance(pool, SubprocPool)
+    print(*pool.submit(tell.aboard).result(60))
+"""
+
+
+@pytest.mark.parametrize(
+    ("standby", "fork"), [("--no-standby", "0"), ("--standby", "0"), ("--standby", "1")]
+)
+def test_inductors_workers_import_torch_as_ranks_do_and_have_nothing_else(
+    tmp_path: Path, standby: str, fork: str
+) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "script.py").write_text(WORKERS)
+    (tmp_path / "tell.py").write_text(
+        "import sys\n"
+        "from torchett.record import boarding\n"
+        "def aboard(): return sorted(name.rpartition('.')[2] for name in boarding._aboard)\n"
+    )
+    env = os.environ | {"ETT_RUNS": str(tmp_path / "runs"), "ETT_STANDBY_FORK": fork}
+    env |= {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "2"}
+    ett = [sys.executable, "-m", "torchett.cli.main", "run", standby, "--progress", "0", "--"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    done = subprocess.run(
+        [*ett, *torchrun, "--nproc-per-node", "1", str(tmp_path / "script.py")],
+        env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["bundle", "bytecode"]
 
 
 def test_when_imported_waits_for_the_import_and_keeps_the_loader(tmp_path: Path) -> None:

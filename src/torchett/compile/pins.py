@@ -34,8 +34,6 @@ logger = logging.getLogger("torchett")
 
 def board() -> None:
     """Watch kernels being tuned, and use pins where ETT_PINS=1."""
-    if autotune.is_compile_worker():
-        return
     when_imported("triton.runtime.autotuner", _watch_triton)
     when_imported("torch._inductor.runtime.triton_heuristics", _watch_inductor)
     when_imported("triton.knobs", _watch_compiler)

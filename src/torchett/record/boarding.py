@@ -27,6 +27,8 @@ log = logging.getLogger("torchett")
 
 # What comes aboard wherever a record is kept: it observes.
 WATCHES = ("torchett.compile.watch", "torchett.compile.pins")
+# What comes aboard Inductor's workers, too: they import torch while a rank waits for kernels.
+_FOR_WORKERS = ("torchett.launch.imports.bytecode", "torchett.launch.imports.bundle")
 
 Then = Callable[[ModuleType], None]
 _waiting: dict[str, list[Then]] = {}
@@ -37,7 +39,13 @@ def board() -> None:
     """Bring aboard the modules that ETT_BOARD names: each has a function `board()`."""
     if os.environ.get("ETT_DISABLE") == "1":
         return
-    bring(name for name in os.environ.get("ETT_BOARD", "").split(",") if name)
+    asked = [name for name in os.environ.get("ETT_BOARD", "").split(",") if name]
+    bring(name for name in asked if name in _FOR_WORKERS or not _is_compile_worker())
+
+
+def _is_compile_worker() -> bool:
+    """Whether this is one of the processes in which Inductor compiles kernels."""
+    return any("torch._inductor.compile_worker" in word for word in sys.orig_argv)
 
 
 def bring(names: Iterable[str]) -> None:
@@ -126,10 +134,16 @@ _finder = _Finder()
 def next_sitecustomize(ours: str) -> None:
     """Run the sitecustomize that `ours` stands in front of, on a path that ours is not on.
 
+    Then ours is where it was: what a process has on its path, torch's workers will have on theirs.
     `ours` need not be of this installation: a job may mix two.
     """
-    sys.path[:] = [folder for folder in sys.path if folder not in (SITE, os.path.dirname(ours))]
-    spec = PathFinder.find_spec("sitecustomize")
-    if spec is not None and spec.loader is not None:
-        module = sys.modules["sitecustomize"] = module_from_spec(spec)
-        spec.loader.exec_module(module)
+    folder = os.path.dirname(ours)
+    place = sys.path.index(folder) if folder in sys.path else len(sys.path)
+    sys.path[:] = [entry for entry in sys.path if entry not in (SITE, folder)]
+    try:
+        spec = PathFinder.find_spec("sitecustomize")
+        if spec is not None and spec.loader is not None:
+            module = sys.modules["sitecustomize"] = module_from_spec(spec)
+            spec.loader.exec_module(module)
+    finally:
+        sys.path.insert(place, folder)

@@ -216,11 +216,6 @@ def listen_to_compiler(knobs: ModuleType, heard: Tuner) -> None:
     compilation.listener = listen
 
 
-def is_compile_worker() -> bool:
-    """Whether this is one of the processes in which Inductor compiles kernels."""
-    return any("torch._inductor.compile_worker" in word for word in sys.orig_argv)
-
-
 def _inductor_kernel(tuner: Any) -> tuple[Kernel, str]:
     """A kernel of Inductor's; one from its cache is without the function, but has its source.
 
