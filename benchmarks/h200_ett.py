@@ -17,7 +17,7 @@ from typing import Any
 
 from _table import Bar, Column, Report, Row, Sheet, options
 
-STEPS = {"ranks": 18_500, "mixed": 26_000, "bunched": 23_000}
+STEPS = {"ranks": 18_500, "mixed": 25_000, "bunched": 23_000}
 
 
 def compared(schedule: str, size: str, steps: int, folder: Path) -> dict[str, Any]:
