@@ -44,6 +44,7 @@ def row(schedule: str, side: str, found: dict[str, Any]) -> Row:
         "recover_s": statistics.fmean(ledger["time_to_recover_s"] or [0.0]),
         "step_ms": 1e3 * ledger["accounts"]["effective"] / found["steps"] / found["ranks"],
         "pulse_ms": 1e3 * (found[side]["pulse_s"] or 0.0),
+        "weights": (found[side]["digest"] or "?")[:8],
         **ledger["accounts"],
     }
 
@@ -63,7 +64,7 @@ def main() -> None:
         }
     rows = [row(name, side, one) for name, one in found.items() for side in ("stock", "torchett")]
     fixed = {"schedule", "side", "ett_percent", "wall_s", "wasted_s", "failures"}
-    fixed |= {"start_s", "recover_s", "step_ms", "pulse_ms"}
+    fixed |= {"start_s", "recover_s", "step_ms", "pulse_ms", "weights"}
     accounts = sorted(
         {key for one in rows for key in one} - fixed,
         key=lambda key: -sum(one.get(key, 0.0) for one in rows),
@@ -80,6 +81,7 @@ def main() -> None:
         Column("recover_s", "to recover", seconds),
         Column("step_ms", "step ms", seconds),
         Column("pulse_ms", "a fixed loop ms", "{:.2f}".format),
+        Column("weights", "digest of weights"),
     ]
     job = next(iter(found.values()))["workload"]
     steps = ", ".join(f"{one['steps']:,} in '{name}'" for name, one in found.items())

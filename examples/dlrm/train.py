@@ -98,7 +98,7 @@ def main() -> None:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if world.rank == 0 and step % args.log_every == 0:
-            print(f"step {step} loss {loss.item():.4f}", flush=True)
+            print(f"step {step} loss {loss.item():.7f}", flush=True)
         if args.save_every and (step + 1) % args.save_every == 0 and step + 1 < args.steps:
             checkpoints.save(step)
 
