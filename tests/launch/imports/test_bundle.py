@@ -194,3 +194,12 @@ def test_texts_are_not_kept_without_bound(monkeypatch: pytest.MonkeyPatch) -> No
         made = dataclasses.make_dataclass("Made", [f"field_{n}"])
         assert dataclasses.asdict(made(n)) == {f"field_{n}": n}
     assert len(bundle._texts) == 5
+
+
+def test_another_version_has_another_bundle(site: Path) -> None:
+    """Its sources may have the same sizes and, in some images, the same times."""
+    (site / "torch-2.11.0.dist-info").mkdir()
+    imported(site)
+    (site / "torch-2.11.0.dist-info").rename(site / "torch-2.13.0.dist-info")
+    assert imported(site)["bundle"] is False
+    assert len([*(site.parent / "kept").glob("imports-*.ett")]) == 2

@@ -108,8 +108,7 @@ class Bundle:
 class Finder(MetaPathFinder):
     """Finds modules that the bundle has, where Python would find them."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self) -> None:
         self._looked = False
         self.bundle: Bundle | None = None
 
@@ -138,8 +137,9 @@ class Finder(MetaPathFinder):
     def _look(self) -> None:
         self._looked = True
         try:
-            self.bundle = Bundle(self._path)
-            _texts.update(self.bundle.texts)
+            if (path := _path()) is not None:
+                self.bundle = Bundle(path)
+                _texts.update(self.bundle.texts)
         except (OSError, ValueError, EOFError, TypeError):
             pass  # Python finds everything without it, and a new one will be written
         _keep_texts()
@@ -178,9 +178,8 @@ def _keep_texts() -> None:
 
 def board() -> None:
     """Read from the bundle of this job's processes when torch is imported."""
-    path = _path()
-    if path is not None and "torch" not in sys.modules and _finder() is None:
-        sys.meta_path.insert(0, Finder(path))
+    if shared_folder() is not None and "torch" not in sys.modules and _finder() is None:
+        sys.meta_path.insert(0, Finder())
 
 
 def _finder() -> Finder | None:
@@ -198,8 +197,23 @@ def _path() -> str | None:
     folder = shared_folder()
     if folder is None:
         return None
-    facts = (MAGIC_NUMBER, sys.flags.optimize, sys.prefix, os.environ.get("ETT_PRELOAD", ""))
+    facts = (
+        *(MAGIC_NUMBER, sys.flags.optimize, sys.prefix, os.environ.get("ETT_PRELOAD", "")),
+        *_installed(),
+    )
     return os.path.join(folder, f"imports-{zlib.crc32(repr(facts).encode()):08x}.ett")
+
+
+def _installed() -> list[str]:
+    """The packages beside torch, with their versions.
+
+    Sources of two versions may have the same size, and in some images they have the same time.
+    """
+    torch = PathFinder.find_spec("torch")
+    if torch is None or torch.origin is None:
+        return []
+    beside = os.listdir(os.path.dirname(os.path.dirname(torch.origin)))
+    return sorted(name for name in beside if name.endswith(".dist-info"))
 
 
 def write() -> None:
