@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -34,7 +35,11 @@ def _rank(cache: Path, rank: int, log: Path) -> None:
     if rank:
         node.hand_in(f"part of {rank}".encode())
     else:
-        assert sorted(node.collect(30.0)) == [b"part of 1", b"part of 2", b"part of 3"]
+        assert sorted(node.collect(30.0, threading.Event())) == [
+            b"part of 1",
+            b"part of 2",
+            b"part of 3",
+        ]
         assert not node.parts.exists()
 
 
@@ -70,10 +75,32 @@ def test_a_rank_does_not_wait_for_ever(tmp_path: Path) -> None:
 
 
 def test_ranks_that_never_hand_in_are_not_waited_for(tmp_path: Path) -> None:
-    assert Node(tmp_path, env(0, 3)).collect(0.05) == []
+    assert Node(tmp_path, env(0, 3)).collect(0.05, threading.Event()) == []
 
 
 def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     (tmp_path / "ett-cache").symlink_to(tmp_path)
     with pytest.raises((PermissionError, FileExistsError)):
         Node(tmp_path, env(0, 1)).once(Outcome, 1.0)
+
+
+def test_a_file_that_another_rank_has_just_moved_is_no_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As between the list of the folder and a look at one of its files."""
+    node = Node(tmp_path, env(0, 2))
+    monkeypatch.setattr(Path, "iterdir", lambda self: iter([self / ".job.json.x.part"]))
+    assert node.once(lambda: Outcome(entries=7), 1.0).entries == 7
+
+
+def test_jobs_of_a_bare_torchrun_are_told_apart(tmp_path: Path) -> None:
+    """All have the same run id, port and restart count; the folder of their errors is new."""
+
+    def rank(number: int, launch: str) -> dict[str, str]:
+        file = f"/tmp/torchelastic_{launch}/none_x/attempt_0/{number}/error.json"
+        names = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_ERROR_FILE": file}
+        return {"LOCAL_RANK": str(number), "LOCAL_WORLD_SIZE": "2", **names}
+
+    same = [Node(tmp_path, rank(number, "a")).parts for number in range(2)]
+    assert same[0] == same[1]
+    assert Node(tmp_path, rank(0, "b")).parts != same[0]

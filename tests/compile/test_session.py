@@ -9,6 +9,8 @@ import pickle
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from archives import OTHER_KEY, forged, row
 
 from torchett.compile.archive import entry, pack, unpack
 from torchett.compile.library import Library
+from torchett.compile.node import Node
 from torchett.compile.session import Session
 from torchett.compile.signing import key_for
 from torchett.runs.reader import RunReader
@@ -333,9 +336,30 @@ def test_a_rank_that_fails_waits_for_no_other(monkeypatch: pytest.MonkeyPatch, f
         monkeypatch.setattr(sys, "last_value", ConnectionError(), raising=False)
     session = Session("/nowhere", {})
     waits: list[float] = []
-    monkeypatch.setattr(session, "settle", lambda wait_s: waits.append(wait_s))
+    monkeypatch.setattr(session, "_settle", lambda wait_s: waits.append(wait_s))
     session._at_exit()
     assert waits == [], "it has compiled nothing"
     session._last_compile = 1.0
     session._at_exit()
     assert waits == [0.0 if fails else 10.0]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_exit_waits_for_no_rank_that_the_thread_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    monkeypatch.delattr(sys, "last_value", raising=False)
+    if fails:
+        monkeypatch.setattr(sys, "last_value", ConnectionError(), raising=False)
+    session = Session("/nowhere", {})
+    session._last_compile = 1.0
+    node = Node(tmp_path, {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"})
+    monkeypatch.setattr(session, "_settle", lambda wait_s: node.collect(wait_s, session._leaving))
+    thread = threading.Thread(target=session.settle, args=(60.0,))
+    thread.start()
+    while not session._settling.locked():
+        time.sleep(0.001)
+    began = time.monotonic()
+    session._at_exit()
+    thread.join()
+    assert time.monotonic() - began < 5.0

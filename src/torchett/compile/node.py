@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import stat
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -72,12 +73,13 @@ class Node:
         """Leave what this rank would add for the rank that publishes."""
         write_whole(self.parts / f"{self.local_rank}.part", part, mode=0o600, durable=False)
 
-    def collect(self, timeout_s: float) -> list[bytes]:
-        """What the other ranks of this node left, once all have or time is up."""
+    def collect(self, timeout_s: float, enough: threading.Event) -> list[bytes]:
+        """What the other ranks of this node left, once all have, time is up or it is `enough`."""
         until = time.monotonic() + timeout_s
         others = [self.parts / f"{n}.part" for n in range(self.local_ranks) if n != self.local_rank]
         while time.monotonic() < until and not all(path.exists() for path in others):
-            time.sleep(0.05)
+            if enough.wait(0.05):
+                break
         found = [path.read_bytes() for path in others if path.exists()]
         shutil.rmtree(self.parts, ignore_errors=True)
         return found
@@ -96,8 +98,11 @@ class Node:
         if found.st_mode & 0o077:
             self.folder.chmod(0o700)
         for path in self.folder.iterdir():
-            if path.name != "lease" and time.time() - path.stat().st_mtime > _OLD_S:
-                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
+            try:
+                if path.name != "lease" and time.time() - path.stat().st_mtime > _OLD_S:
+                    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
+            except FileNotFoundError:
+                continue  # another rank is at work here
 
 
 def _number(env: Mapping[str, str], *names: str) -> int:
@@ -109,7 +114,10 @@ def _number(env: Mapping[str, str], *names: str) -> int:
 
 
 def _job(env: Mapping[str, str], local_ranks: int) -> str:
-    """The same for all ranks of one attempt on this node, and for nothing else."""
+    """The same for all ranks of one attempt on this node, and for nothing else.
+
+    Of a bare torchrun only the folder of its error files, one for each rank, is new each time.
+    """
     words = [
         env.get(name, "")
         for name in (
@@ -117,6 +125,7 @@ def _job(env: Mapping[str, str], local_ranks: int) -> str:
             *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT"),
         )
     ]
+    words.append(os.path.dirname(os.path.dirname(env.get("TORCHELASTIC_ERROR_FILE", ""))))
     if local_ranks == 1:
         words.append(str(os.getpid()))
     return hashlib.sha256("\0".join(words).encode()).hexdigest()[:24]

@@ -50,6 +50,7 @@ class Session:
         self._last_compile = 0.0
         self._watch: threading.Thread | None = None
         self._settling = threading.Lock()
+        self._leaving = threading.Event()  # nobody is to be waited for any more
         self._settled = 0  # times
         self._seen = 0  # artifacts when we last settled
         self._outcome = Outcome(reason="no compile yet")
@@ -176,29 +177,40 @@ class Session:
         return max(self._last_compile, winners.last_tuned()) + self._quiet_s - time.monotonic()
 
     def _at_exit(self) -> None:
-        if self._last_compile:
-            is_failing = hasattr(sys, "last_value")  # then the other ranks do not leave with us
-            self.settle(wait_s=0.0 if is_failing else 10.0)
+        if not self._last_compile:
+            return
+        is_failing = hasattr(sys, "last_value")  # then the other ranks do not leave with us
+        wait_s = 0.0 if is_failing else 10.0
+        if self._settling.locked():  # the thread is at it: it has what there is to be had
+            self._leaving.set()
+        if self._settling.acquire(timeout=wait_s):
+            try:
+                self._settle(wait_s)
+            finally:
+                self._settling.release()
 
     def settle(self, wait_s: float) -> None:
         """Count what was found, and publish what was not: once, and again if there is more."""
         with self._settling:
-            if self._library is None or self._settled == _ROUNDS:
+            self._settle(wait_s)
+
+    def _settle(self, wait_s: float) -> None:
+        if self._library is None or self._settled == _ROUNDS:
+            return
+        fact: dict[str, object] = {"event": "settle", "url": self.url}
+        try:
+            seen = caches.seen_count()
+            if self._settled and seen == self._seen:
                 return
-            fact: dict[str, object] = {"event": "settle", "url": self.url}
-            try:
-                seen = caches.seen_count()
-                if self._settled and seen == self._seen:
-                    return
-                self._seen, self._settled = seen, self._settled + 1
-                # What comes later comes to each rank at its own time: nobody waits for it.
-                fact |= asdict(caches.counts())
-                fact |= self._hand_in(wait_s if self._settled == 1 else 0.0)
-            except Exception as error:
-                self._settled = _ROUNDS
-                fact["reason"] = _why(error)
-                log.warning("torchett: the compile cache was not kept: %s", fact["reason"])
-            api.note(KIND, fact)
+            self._seen, self._settled = seen, self._settled + 1
+            # What comes later comes to each rank at its own time: nobody waits for it.
+            fact |= asdict(caches.counts())
+            fact |= self._hand_in(wait_s if self._settled == 1 else 0.0)
+        except Exception as error:
+            self._settled = _ROUNDS
+            fact["reason"] = _why(error)
+            log.warning("torchett: the compile cache was not kept: %s", fact["reason"])
+        api.note(KIND, fact)
 
     def _hand_in(self, wait_s: float) -> dict[str, object]:
         """Hand what is new to the rank that publishes; if this is it, publish."""
@@ -216,12 +228,12 @@ class Session:
             node.hand_in(pack(words, found.new, library.key))
             return {"new": len(found.new), "handed_in": True}
         new = found.new
-        for part in node.collect(wait_s) if node.local_ranks > 1 else ():
+        for part in node.collect(wait_s, self._leaving) if node.local_ranks > 1 else ():
             new = with_another_rank(new, unpack(part, library.key).entries, known)
         if not new:
             return {"new": 0, "published": None, "why": "nothing new"}
         if node.number > 0:
-            time.sleep(min(wait_s, 2.0 * node.number))  # what node 0 publishes is ours as well
+            self._leaving.wait(min(wait_s, 2.0 * node.number))  # what node 0 publishes is ours, too
         added = Addition(entries=new, known=known, used=found.used)
         name, why = library.publish(words, self._environment.key, added)
         return {"new": len(new), "published": name, "why": why}
