@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -113,3 +114,25 @@ def test_a_model_is_compiled_by_a_process_for_each_rank(
     for key, value in env.items():
         monkeypatch.setenv(key, value)
     assert type(agent._standbys(size, env)).__name__ == kind
+
+
+LEAVES = """
+import os, subprocess, sys
+child = "import time; time.sleep(1.5); open('written', 'w').close()"
+subprocess.Popen([sys.executable, "-c", child])
+sys.exit(int(os.environ["CODE"]))
+"""
+
+
+@pytest.mark.parametrize(("code", "lives"), [(0, True), (3, False)])
+def test_what_a_rank_leaves_running_ends_with_a_failure_only(
+    code: int, lives: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "leaves.py").write_text(LEAVES)
+    ett = [sys.executable, "-m", "torchett.cli.main", "run", "--no-standby", "--progress", "0"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "leaves.py"]
+    env = os.environ | {"CODE": str(code), "ETT_RUNS": str(tmp_path / "runs")}
+    done = subprocess.run([*ett, "--", *torchrun], cwd=tmp_path, env=env, capture_output=True)
+    assert (done.returncode == 0) is lives, done.stderr.decode()
+    time.sleep(2.5)
+    assert (tmp_path / "written").exists() is lives

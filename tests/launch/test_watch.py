@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from torchett.launch.watch import Life, Watch
+from torchett.launch.watch import _HEAD, Life, Watch, look
+from torchett.record.layout import BLOCK_MAGIC
 
 S = 1_000_000_000
 
@@ -76,3 +77,19 @@ def test_a_stopped_rank_is_ended_and_the_job_goes_on(tmp_path: Path) -> None:
     lines = (tmp_path / "job" / "attempts-0.jsonl").read_text().splitlines()
     causes = [fact.get("cause") for fact in map(json.loads, lines) if fact.get("event") == "end"]
     assert causes == ["hang", None]
+
+
+def test_a_rank_is_judged_by_its_own_record_not_by_one_of_the_same_pid(tmp_path: Path) -> None:
+    """Nodes whose processes are numbered apart share the folder."""
+
+    def record(rank: str, pid: int, beat: int) -> None:
+        path = tmp_path / f"rank-{rank}.live"
+        path.write_bytes(_HEAD.pack(BLOCK_MAGIC, pid, beat, True).ljust(4096, b"\0"))
+
+    me = os.getpid()
+    record("0", me, 5)
+    record("1", me, 9)
+    record("2~1", me, 7)
+    record("3", me + 1, 8)
+    beats = [look({rank: me}, tmp_path)[me].beat_ns for rank in range(5)]
+    assert beats == [5, 9, 7, 0, 0]

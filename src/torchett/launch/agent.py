@@ -127,17 +127,21 @@ def _torchrun(argv: list[str], standbys: Standbys | Forks, journal: Journal) -> 
         return started
 
     def close_all(self: Any, death_sig: Any, timeout: int = 30) -> None:
+        handlers = self.subprocess_handlers.values()
+        well = all(handler.proc.poll() == 0 for handler in handlers)
         close(self, death_sig, timeout)
-        for handler in self.subprocess_handlers.values():
+        for handler in () if well else handlers:
             try:
                 os.killpg(handler.proc.pid, signal.SIGKILL)  # what a rank left behind
             except (ProcessLookupError, PermissionError):
                 pass
 
     def monitor_workers(self: Any, group: Any) -> Any:
-        journal.end_hung_ranks(self._pcontext.pids() if self._pcontext else {})
+        local = self._pcontext.pids() if self._pcontext else {}
+        pids = {w.global_rank: local[w.local_rank] for w in group.workers if w.local_rank in local}
+        journal.end_hung_ranks(pids)
         standbys.weigh()
-        refill.look(self._pcontext.pids() if self._pcontext else {})
+        refill.look(pids)
         result = monitor(self, group)
         if result.failures:
             first = min(result.failures.values(), key=lambda failure: failure.timestamp)

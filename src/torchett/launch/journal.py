@@ -57,16 +57,16 @@ class Journal:
         }
 
     def end_hung_ranks(self, pids: Mapping[int, int]) -> None:
-        """Kill ranks that show no life: the agent then does as for any rank that died."""
+        """Kill those of these ranks that show no life: the agent then does as if they had died."""
         now = now_ns()
         if self._watch is None or now - self._looked_ns < _LOOK_NS or not pids:
             return
         self._looked_ns = now
         folder = attempt_folder(self._run, self._attempt, self._restart)
         for pid in self._watch.hung(look(pids, folder), now):
-            local_rank = next(rank for rank, known in pids.items() if known == pid)
+            rank = next(rank for rank, known in pids.items() if known == pid)
             print(
-                f"ett: local rank {local_rank} (pid {pid}) shows no sign of life: ended",
+                f"ett: rank {rank} (pid {pid}) shows no sign of life: ended",
                 file=sys.stderr,
                 flush=True,
             )
@@ -74,7 +74,7 @@ class Journal:
             os.kill(pid, signal.SIGKILL)
 
     def training(self, pids: Mapping[int, int]) -> bool:
-        """Whether all ranks of this node have done a step, as far as they are recorded."""
+        """Whether all of these ranks have done a step, as far as they are recorded."""
         folder = attempt_folder(self._run, self._attempt, self._restart)
         lives = look(pids, folder)
         return bool(lives) and all(life.stepped for life in lives.values())

@@ -57,30 +57,31 @@ def _lives(before: Life, now: Life) -> bool:
 
 
 def look(pids: Mapping[int, int], folder: Path) -> dict[int, Life]:
-    """The life of each process; `folder` holds their flight records."""
-    beats = _beats(folder)
+    """The life of each process, given by its rank; `folder` holds their flight records."""
     lives = {}
-    for pid in pids.values():
+    for rank, pid in pids.items():
         try:
             stat = Path(f"/proc/{pid}/stat").read_text()
         except OSError:
             continue  # it is over: the agent sees that
         fields = stat.rpartition(")")[2].split()
         ticks = int(fields[11]) + int(fields[12])
-        beat, stepped = beats.get(pid, (0, False))
+        beat, stepped = _beat(folder, rank, pid)
         lives[pid] = Life(state=fields[0], cpu_ticks=ticks, beat_ns=beat, stepped=stepped)
     return lives
 
 
-def _beats(folder: Path) -> dict[int, tuple[int, bool]]:
-    """Of every rank that keeps a record here, by its pid: its last heartbeat, if it has stepped."""
-    beats = {}
-    for path in folder.glob("rank-*.live"):
+def _beat(folder: Path, rank: int, pid: int) -> tuple[int, bool]:
+    """The last heartbeat of a rank and whether it has stepped, if that process keeps a record here.
+
+    Not of whoever has this pid: nodes that share the folder may each have one.
+    """
+    for path in (folder / f"rank-{rank}.live", *folder.glob(f"rank-{rank}~*.live")):
         try:
             with path.open("rb") as file:
-                magic, pid, *life = _HEAD.unpack(file.read(_HEAD.size))
+                magic, writer, beat, stepped = _HEAD.unpack(file.read(_HEAD.size))
         except (OSError, struct.error):
             continue
-        if magic == BLOCK_MAGIC:
-            beats[pid] = (life[0], life[1])
-    return beats
+        if magic == BLOCK_MAGIC and writer == pid:
+            return beat, stepped
+    return 0, False
