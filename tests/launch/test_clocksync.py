@@ -1,6 +1,9 @@
 """A host's offset to the head is measured to within half a round trip."""
 
+import signal
+import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -28,3 +31,16 @@ def test_an_address_is_a_host_and_perhaps_a_port() -> None:
     assert parse_address("10.0.0.1:99") == ("10.0.0.1", 99)
     with pytest.raises(InputError, match=r"--head: expected HOST"):
         parse_address("node0:port")
+
+
+def test_the_server_takes_no_signals() -> None:
+    """They are for the launcher's main thread, which may be busy with something else."""
+    server = ClockServer(lambda: 0, port=0, host="127.0.0.1")
+    try:
+        assert measure(("127.0.0.1", server.port), lambda: 0, pings=1) is not None
+        [thread] = [t for t in threading.enumerate() if t.name == "ett-clock" and t.is_alive()][-1:]
+        status = Path(f"/proc/self/task/{thread.native_id}/status").read_text()
+        blocked = int(next(x for x in status.splitlines() if x.startswith("SigBlk")).split()[1], 16)
+        assert blocked >> (signal.SIGTERM - 1) & 1
+    finally:
+        server.close()

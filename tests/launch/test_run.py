@@ -216,3 +216,33 @@ def test_standbys_import_what_they_are_told_to(tmp_path: Path) -> None:
             *("--nproc-per-node", "2", str(tmp_path / "train.py")),
         )
         assert done.stdout.split() == [found] * 2, done.stderr
+
+
+@pytest.mark.parametrize("runs", ["file", "/proc/nope"])
+def test_a_folder_that_cannot_be_written_is_bad_input(runs: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = ett(tmp_path / runs, "run", "--job", "job", "--", "touch", str(tmp_path / "ran"))
+    assert done.returncode == 2
+    assert done.stderr.startswith("ett: ett run: expected a folder to write to, found /")
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_log_that_cannot_be_written_any_more_loses_lines_and_no_restart(tmp_path: Path) -> None:
+    log = tmp_path / "job" / "attempts-0.jsonl"
+    fills = f"rm -f {log}; mkdir -p {log}; echo x >> {tmp_path}/lives; exit 3"
+    done = ett(tmp_path, "run", "--job", "job", "--max-restarts", "2", "--", "bash", "-c", fills)
+    assert (done.returncode, done.stderr.count("Traceback")) == (3, 0)
+    assert (tmp_path / "lives").read_text() == "x\n" * 3
+
+
+def test_another_node_counts_its_own_attempts(tmp_path: Path) -> None:
+    """Restarts inside an attempt have folders, too, and node 0 may have begun the next already."""
+    for name in ("attempt-0", "attempt-0.1", "attempt-0.2", "attempt-1"):
+        (tmp_path / "job" / name).mkdir(parents=True)
+    for _ in range(2):
+        command = ("run", "--job", "job", "--node", "1", "--nodes", "2", "--", "true")
+        assert ett(tmp_path, *command).returncode == 0
+    lines = (tmp_path / "job" / "attempts-1.jsonl").read_text().splitlines()
+    starts = [fact for fact in map(json.loads, lines) if fact.get("event") == "start"]
+    assert [fact["attempt"] for fact in starts] == [0, 1]

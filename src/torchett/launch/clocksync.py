@@ -4,6 +4,7 @@ here   t0 ────────╮              ╭──────── t
 head              ╰── t ─────────╯                  offset = t − (t0 + t1) / 2, ± half of it
 """
 
+import signal
 import socket
 import struct
 import threading
@@ -48,6 +49,7 @@ class ClockServer:
         self._socket.close()
 
     def _serve(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are the launcher's
         while True:
             try:
                 data, sender = self._socket.recvfrom(64)

@@ -22,7 +22,7 @@ from torchett.launch.scheduler import Placement, asked, placement
 from torchett.launch.supervise import Exit, Supervisor, end_leftovers
 from torchett.model.causes import Domain, Outcome
 from torchett.model.errors import InputError, RunError
-from torchett.record.attempts import AttemptLog, attempts_path, in_use, last_beat
+from torchett.record.attempts import AttemptLog, attempts_path, in_use, last_attempt, last_beat
 from torchett.record.boarding import SITE
 from torchett.record.clock import Anchor, anchor, now_ns, process_start_ns
 from torchett.record.flight import seal
@@ -72,7 +72,12 @@ def run_job(options: Options, env: Mapping[str, str]) -> Ended:
     run = (runs_folder(env) / job).absolute()
     first = _next_attempt(run, place.node)
     place = _given_anew(place, run) if first else place
-    log = AttemptLog(run, job=job, node=place.node, anchor=here, command=list(command))
+    try:
+        log = AttemptLog(run, job=job, node=place.node, anchor=here, command=list(command))
+    except OSError as error:
+        raise InputError(
+            f"ett run: expected a folder to write to, found {run}: {error.strerror}: set ETT_RUNS"
+        ) from None
     if place.note:
         log.append({"event": "note", "text": place.note})
     server = _sync_clocks(place, here, log)
@@ -171,8 +176,8 @@ def _next_attempt(run: Path, node: int) -> int:
     """The number of the next attempt: a job of the same name goes on where it was."""
     if not attempts_path(run, node).exists():
         return 0
-    if node:
-        return len(list(run.glob("attempt-*[0-9]"))) if run.exists() else 0
+    if node:  # node 0's log may tell of the coming attempt already
+        return last_attempt(run, node) + 1
     launches = read_launches(run, Clocks())
     if launches.imported:
         raise RunError(f"{run}: an imported run cannot be continued; choose another --job")

@@ -36,7 +36,7 @@ class AttemptLog:
         self._path = attempts_path(run, node)
         self._beat: mmap.mmap | None = None
         head = {"format": FORMAT, "job": job, "node": node, "anchor": anchor.to_json(), **facts}
-        self.append(head)
+        append_fact(self._path, head)  # where nothing can be written, nothing has been run yet
         try:
             # Kept open: the lock on it goes with this process, however that ends.
             self._fd = os.open(self._path.with_suffix(".beat"), os.O_RDWR | os.O_CREAT, 0o644)
@@ -48,7 +48,10 @@ class AttemptLog:
         self.beat()
 
     def append(self, fact: dict[str, Any]) -> None:
-        append_fact(self._path, fact)
+        try:
+            append_fact(self._path, fact)
+        except OSError:
+            pass
 
     def beat(self) -> None:
         """Say that the launcher, and so the attempt, is alive."""
@@ -64,6 +67,23 @@ def append_fact(path: Path, fact: dict[str, Any]) -> None:
         os.write(fd, line.encode())
     finally:
         os.close(fd)
+
+
+def last_attempt(run: Path, node: int) -> int:
+    """The number of the last attempt that this node's launcher began; −1 if there is none."""
+    last = -1
+    try:
+        lines = attempts_path(run, node).read_bytes().splitlines()
+    except OSError:
+        return last
+    for line in lines:
+        try:
+            fact = json.loads(line)
+            if fact["event"] == "start":
+                last = max(last, int(fact["attempt"]))
+        except (ValueError, KeyError, TypeError):
+            continue  # the head, or a line that was cut off
+    return last
 
 
 def in_use(run: Path, node: int = 0) -> bool:
