@@ -309,3 +309,61 @@ def _until(is_so: Any, seconds: float = 30.0) -> None:
     while not is_so() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert is_so()
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_an_upload_process_that_cannot_be_begun_anew_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """No process is to be had for a while, or it has died too often."""
+    import os
+    import signal
+
+    from torchett.checkpoint import uploaders
+
+    training = Training()
+    ckpt = Checkpointer(tmp_path, every=1000, upload="process")
+    training.run(ckpt, 1)
+    ckpt.save(0, training.state, wait=True)
+    assert ckpt.upload_pid is not None
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    if again:
+        monkeypatch.setattr(uploaders.subprocess, "Popen", refuse)
+    else:
+        monkeypatch.setattr(uploaders, "_MOST_DEATHS", 0)
+    os.kill(ckpt.upload_pid, signal.SIGKILL)
+    _until(lambda: ckpt.upload_pid is None)
+    training.step()
+    ckpt.save(1, training.state)
+    ckpt.fence()
+    assert ckpt.wait(30.0)
+    assert ckpt.durable == {"local": 0}
+    _until(lambda: any("no upload process" in error for error in ckpt.errors))
+    monkeypatch.undo()
+    if again:
+        training.step()
+        ckpt.save(2, training.state, wait=True)
+        assert ckpt.durable == {"local": 2}, ckpt.errors
+    ckpt.close(final=False)
+
+
+def test_saves_without_room_for_a_copy_open_no_more_files(tmp_path: Path) -> None:
+    import os
+
+    def kept() -> int:
+        links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+        return sum("ett-checkpoint" in os.readlink(link) for link in links if os.path.islink(link))
+
+    training = Training()
+    before = kept()
+    ckpt = Checkpointer(tmp_path, every=1000, upload="thread", staging_memory=1)
+    for step in range(5):
+        training.run(ckpt, step + 1)
+        ckpt.save(step, training.state)
+        ckpt.fence()
+        assert ckpt.wait(30.0)
+    assert kept() <= before + 2  # an arena has its memory's file open twice
+    ckpt.close(final=False)

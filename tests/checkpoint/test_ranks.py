@@ -41,3 +41,8 @@ def test_what_each_rank_names_for_itself_comes_back_to_it(tmp_path: Path) -> Non
 @pytest.mark.e2e
 def test_what_is_saved_before_the_upload_processes_are_ready_is_safe(tmp_path: Path) -> None:
     assert world("early", tmp_path).count("safe") == 2
+
+
+@pytest.mark.e2e
+def test_a_state_that_cannot_be_had_on_one_rank_keeps_nobody_waiting(tmp_path: Path) -> None:
+    assert world("odd", tmp_path).count("went on") == 2

@@ -203,6 +203,43 @@ def trouble(folder: Path) -> None:
     ranks(2, folder, work)
 
 
+class Odd:
+    """A state that cannot be had on one rank."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+
+    def state_dict(self) -> dict[str, Any]:
+        if self._rank == 0:
+            raise ValueError("no state here")
+        return {"x": torch.ones(3)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+
+def odd(folder: Path) -> None:
+    """A rank whose first state cannot be had keeps nobody waiting, and can be saved later."""
+
+    def work(rank: int) -> None:
+        model = torch.nn.Linear(3, 3)
+        values: dict[str, Any] = {"model": model, "odd": Odd(rank)}
+        ckpt = Checkpointer(folder / "checkpoints", every=1000, upload="thread")
+        ckpt.step(0, values)
+        ckpt.save(1, values)
+        ckpt.fence()
+        assert ckpt.wait(60.0)
+        assert ckpt.durable == {}
+        dist.barrier()
+        del values["odd"]
+        ckpt.save(2, values, wait=True)
+        assert ckpt.durable == {"local": 2}, ckpt.errors
+        print(f"rank {rank} went on", flush=True)
+        ckpt.close(final=False)
+
+    ranks(2, folder, work)
+
+
 class Tables:
     """An optimizer of whole tables, as TorchRec deals them out: each rank names its own only."""
 
@@ -280,5 +317,5 @@ def early(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    scenarios = {"reshard": reshard, "trouble": trouble, "apart": apart, "early": early}
+    scenarios = {"reshard": reshard, "trouble": trouble, "odd": odd, "apart": apart, "early": early}
     scenarios[sys.argv[1]](Path(sys.argv[2]))

@@ -250,3 +250,41 @@ def test_what_was_imported_ahead_is_left_out_of_collections(tmp_path: Path) -> N
     script = tmp_path / "x.py"
     script.write_text("import gc; print(gc.get_freeze_count() > 1000, gc.isenabled())")
     assert in_standby([str(script)], tmp_path, "")[1] == "True True\n"
+
+
+def test_spare_ones_are_counted_before_they_have_grown(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = (1 << 30) * 5 // 2
+    monkeypatch.setattr("torchett.launch.standbys.available_bytes", lambda: room)
+    standbys = Standbys(8, os.environ, preload=())
+    try:
+        for _ in range(2):
+            standbys.fill(spare=True)
+            assert len(standbys._waiting) == 1, "of 1 GiB each, and as much is left to the ranks"
+    finally:
+        standbys.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can take its niceness back")
+def test_a_standby_that_is_taken_is_nice_in_none_of_its_threads(tmp_path: Path) -> None:
+    (tmp_path / "threads.py").write_text(
+        "import threading, time\n"
+        "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+    )
+    (tmp_path / "x.py").write_text(
+        "import os\nthreads = os.listdir('/proc/self/task')\n"
+        "print(len(threads) > 1, {os.getpriority(os.PRIO_PROCESS, int(t)) for t in threads})\n"
+    )
+    env = os.environ | {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+    standbys = Standbys(1, env, preload=("threads",))
+    standbys.fill(spare=True)
+    try:
+        pid = standbys._waiting[0].process.pid
+        until = time.monotonic() + 20
+        while len(os.listdir(f"/proc/{pid}/task")) < 2 and time.monotonic() < until:
+            time.sleep(0.01)
+        taken = standbys.take([str(tmp_path / "x.py")], env, str(tmp_path / "out"), None)
+        assert taken is not None
+        assert taken.wait(timeout=20) == 0
+        assert (tmp_path / "out").read_text() == "True {0}\n"
+    finally:
+        standbys.close()

@@ -4,6 +4,7 @@ The first state says how much memory that is; it is made ready in the background
 no room for it, a snapshot is the state itself, held still until it is written.
 """
 
+import logging
 import os
 import threading
 from collections.abc import Mapping
@@ -16,7 +17,10 @@ from torchett.checkpoint.pieces import Collector, Pieces
 from torchett.checkpoint.ranks import Ranks
 from torchett.checkpoint.saves import Copy
 from torchett.checkpoint.staging import Copier, stage
+from torchett.record.memory import available_bytes
 from torchett.record.threads import begin_beside
+
+log = logging.getLogger("torchett")
 
 
 class _Nothing:
@@ -55,6 +59,7 @@ class Snapshots:
         self._memory = memory
         self._copier = Copier()
         self._arena: Arena | None = None
+        self._empty: Arena | None = None
         self._layout: tuple[str, list[Slot], list[Any]] | None = None
         self._bound = 0  # bytes; more than 0: there is no room for a copy
         self._ready: threading.Thread | None = None
@@ -64,23 +69,32 @@ class Snapshots:
         return self._ready is not None
 
     def prepare(self, state: Mapping[str, Any], ranks: Ranks) -> None:
-        """Make the arena ready in the background: the size is known now."""
+        """Make the arena ready in the background: the size is known now.
+
+        What is wrong with a state on this rank alone is for `take` to say: the others are waiting.
+        """
         self._collector = Collector(ranks.rank)
-        pieces = self._collector.collect(state)
+        try:
+            pieces = self._collector.collect(state)
+            excess = _excess(pieces.size, self._memory)
+        except Exception as error:
+            log.debug("torchett: no memory is made ready for checkpoints: %r", error)
+            pieces, excess = None, 0
         # One rank without room for a copy, and all of them hold still: they upload together.
-        self._bound = max(ranks.gather(_excess(pieces.size, self._memory)))
-        if self._bound:
-            self._ready = begin_beside(int, name="ett-nothing")
-        else:
+        self._bound = max(ranks.gather(excess))
+        self._ready = begin_beside(self._make_ready, pieces, name="ett-arena")
+
+    def _make_ready(self, pieces: Pieces | None) -> None:
+        if pieces is None or self._bound:
+            return
+        try:
             arena, _, _ = self._fit(pieces)
             devices = {tensor.device for tensor in pieces.tensors if tensor.is_cuda}
-
-            def work() -> None:
-                for device in devices:
-                    self._copier.stream(device)
-                arena.make_ready(bool(devices))
-
-            self._ready = begin_beside(work, name="ett-arena")
+            for device in devices:
+                self._copier.stream(device)
+            arena.make_ready(bool(devices))
+        except Exception as error:
+            log.debug("torchett: memory for checkpoints is not ready: %r", error)
 
     @property
     def ready(self) -> bool:
@@ -105,14 +119,20 @@ class Snapshots:
             if self._bound:
                 held = Held(pieces.tensors, pieces.size, self._bound)
                 return Snapshot(
-                    arena=Arena(1), copy=held, tensors=held.tensors, is_held=True, **told
+                    arena=self._nowhere(), copy=held, tensors=held.tensors, is_held=True, **told
                 )
             arena, slots, views = self._fit(pieces)
             copy = stage(pieces.tensors, views, self._copier)
             return Snapshot(arena=arena, copy=copy, slots=slots, tensors=views, **told)
         except Exception as error:
-            arena = self._arena or Arena(1)
+            arena = self._arena or self._nowhere()
             return Snapshot(arena=arena, problem=f"{type(error).__name__}: {error}")
+
+    def _nowhere(self) -> Arena:
+        """An arena for what is in none."""
+        if self._empty is None:
+            self._empty = Arena(1)
+        return self._empty
 
     def _fit(self, pieces: Pieces) -> tuple[Arena, list[Slot], list[Any]]:
         """The arena with a slot for each tensor; a new one if the state has outgrown it."""
@@ -133,11 +153,6 @@ class Snapshots:
 def _excess(size: int, bound: int | None) -> int:
     """The bound if the state is larger; without one, most of what memory is left to this rank."""
     if bound is None:
-        try:
-            with open("/proc/meminfo", encoding="ascii") as file:
-                lines = dict(line.split(":") for line in file)
-            free = int(lines["MemAvailable"].split()[0]) * 1024
-        except (OSError, KeyError, ValueError):
-            return 0
-        bound = int(0.8 * free / max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+        ranks = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        bound = int(0.8 * available_bytes() / ranks)
     return max(bound, 1) if size > bound else 0

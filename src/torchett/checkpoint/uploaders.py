@@ -24,6 +24,7 @@ from torchett.checkpoint.upload import Flusher, Job, Outcome, upload
 log = logging.getLogger("torchett")
 
 _LENGTH = struct.Struct("<Q")
+_MOST_DEATHS = 100
 OnDurable = Callable[[str], None]
 OnFlushed = Callable[[int, str | None], None]
 
@@ -42,8 +43,6 @@ class Uploader(Protocol):
 
     def flushed_by(self, timeout_s: float) -> bool:
         """Whether the second tier has everything by then."""
-
-    def alive(self) -> bool: ...
 
     def close(self) -> None: ...
 
@@ -69,9 +68,6 @@ class ThreadUploader:
 
     def flushed_by(self, timeout_s: float) -> bool:
         return self._flusher.wait(timeout_s)
-
-    def alive(self) -> bool:
-        return True
 
     def close(self) -> None:
         pass
@@ -100,10 +96,17 @@ class ProcessUploader:
         self.deaths = 0
         self._ready = threading.Event()  # it has imported torch and met the others
         self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
 
     def begin(self) -> None:
-        if self._process is None:
-            self._begin()
+        """Begin the process, if there is none; where that fails now, an upload tries again."""
+        with self._reply:
+            if self._process is not None or self.deaths > _MOST_DEATHS:
+                return
+            try:
+                self._begin()
+            except OSError as error:
+                log.warning("torchett: the upload process cannot be begun: %s", error)
 
     def _begin(self) -> None:
         self._ready.clear()
@@ -112,20 +115,26 @@ class ProcessUploader:
         if sys.pycache_prefix is not None:  # where this process found its bytecode
             env["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
         command = [sys.executable, "-m", "torchett.checkpoint.upload_process", str(theirs.fileno())]
-        self._process = subprocess.Popen(
-            command,
-            pass_fds=(theirs.fileno(),),
-            env=env,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,  # whoever ends the trainer's group lets it finish: see orphans
-        )
-        theirs.close()
-        self._control = ours
+        try:
+            process = subprocess.Popen(
+                command,
+                pass_fds=(theirs.fileno(),),
+                env=env,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # whoever ends the trainer's group lets it finish: orphans
+            )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._process, self._control = process, ours
         self._sent_plan = self._sent_arena = None
+        listens = threading.Thread(
+            target=self._listen, args=(ours, process), name="ett-uploads", daemon=True
+        )
+        listens.start()
         send(ours, {**self._settings, "first": self.deaths == 0})
-        threading.Thread(
-            target=self._listen, args=(ours, self._process), name="ett-uploads", daemon=True
-        ).start()
 
     def is_ready(self) -> bool:
         return self._ready.is_set()
@@ -137,6 +146,9 @@ class ProcessUploader:
     def upload(self, job: Job, arena: Arena, tensors: list[Any], durable: OnDurable) -> Outcome:
         self.begin()
         control = self._control
+        if control is None:
+            said = f"there is no upload process; it has died {self.deaths} times"
+            return Outcome(step=job.step, error=said, group_is_sound=False)
         if self._sent_plan == job.plan_id and self._sent_arena is arena:
             job = replace(job, plan=None, slots=None)
         with self._reply:
@@ -182,8 +194,8 @@ class ProcessUploader:
             if self._closed:
                 return
             self.deaths += 1
-            if self.deaths <= 100:
-                self._begin()
+            self._process = self._control = None
+            self.begin()
             self._flushing = False
             self._reply.notify_all()
         self._on_death(f"the upload process {process.pid} ended with {code}")
@@ -191,9 +203,6 @@ class ProcessUploader:
     def flushed_by(self, timeout_s: float) -> bool:
         with self._reply:
             return self._reply.wait_for(lambda: not self._flushing, timeout_s)
-
-    def alive(self) -> bool:
-        return self._process is None or self._process.poll() is None
 
     def close(self) -> None:
         """End the process; what it has in hand is lost."""

@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torchett.record.memory import available_bytes, number_in
+
 # What differs from rank to rank and from attempt to attempt: a standby learns it at "go".
 PER_RANK = frozenset(
     (
@@ -62,7 +64,6 @@ REHEARSAL = (
 )
 LEFT = b"."  # the last that is heard of a rank that ended well
 _LENGTH = struct.Struct("<I")
-_CGROUP = "/sys/fs/cgroup"
 _WEIGH_S = 5.0
 _USUAL_BYTES = 1 << 30
 
@@ -135,12 +136,18 @@ class Standbys:
         """Spawn what is missing; spare ones keep out of the way and have time to rehearse."""
         with self._lock:
             self._waiting = [s for s in self._waiting if s.process.poll() is None]
+            room = available_bytes() - sum(map(self._yet_to_grow, self._waiting)) if spare else 0
             while not self._closed and len(self._waiting) < self._size:
-                if spare and _available_bytes() < 2 * self._heaviest:
+                if spare and room < 2 * self._heaviest:
                     return  # the ranks need it more
+                room -= self._heaviest
                 taken = {standby.place for standby in self._waiting}
                 place = next(n for n in range(self._size) if n not in taken)
                 self._waiting.append(self._spawn(place, spare))
+
+    def _yet_to_grow(self, standby: _Standby) -> int:
+        """The bytes that a standby will still take."""
+        return max(0, self._heaviest - bytes_of(standby.process.pid))
 
     def take(
         self, argv: Sequence[str], env: Mapping[str, str], stdout: str | None, stderr: str | None
@@ -163,7 +170,7 @@ class Standbys:
                     send(standby.control, job)
                     standby.process.control = standby.control
                     if os.geteuid() == 0:
-                        os.setpriority(os.PRIO_PROCESS, standby.process.pid, 0)
+                        _be_nice(standby.process.pid, 0)
                     return standby.process
             except OSError:
                 pass  # it died while it waited: the next one
@@ -196,7 +203,7 @@ class Standbys:
         env = self._env | {"ETT_PLACE": str(place)}
         process = _Process(command, env=env, pass_fds=(theirs.fileno(),), start_new_session=True)
         if spare and os.geteuid() == 0:  # only root can undo it when the standby is needed
-            os.setpriority(os.PRIO_PROCESS, process.pid, 10)
+            _be_nice(process.pid, 10)
         theirs.close()
         return _Standby(process, ours, place)
 
@@ -210,27 +217,16 @@ def _said_left(control: socket.socket) -> bool:
 
 def bytes_of(pid: int) -> int:
     """Memory of a process, what it shares counted in part."""
-    return _number_in(f"/proc/{pid}/smaps_rollup", "Pss:") << 10
+    return number_in(f"/proc/{pid}/smaps_rollup", "Pss:") << 10
 
 
-def _available_bytes() -> int:
-    """What can still be had: of the machine, or of the container if that is less."""
-    free = _number_in("/proc/meminfo", "MemAvailable:") << 10
-    most = _number_in(f"{_CGROUP}/memory.max")
-    if most:
-        used = _number_in(f"{_CGROUP}/memory.current")
-        free = min(free, most - used + _number_in(f"{_CGROUP}/memory.stat", "inactive_file"))
-    return free
-
-
-def _number_in(path: str, key: str = "") -> int:
-    """The number in the line that begins with `key`; 0 if there is none."""
-    try:
-        with open(path, encoding="ascii") as file:
-            line = next(line for line in file if line.startswith(key))
-            return int(line.removeprefix(key).split()[0])
-    except (OSError, ValueError, IndexError, StopIteration):
-        return 0
+def _be_nice(pid: int, how: int) -> None:
+    """Each thread by itself: one that a nice process began stays nice."""
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        try:
+            os.setpriority(os.PRIO_PROCESS, int(thread), how)
+        except ProcessLookupError:
+            pass
 
 
 def common(env: Mapping[str, str]) -> dict[str, str]:
