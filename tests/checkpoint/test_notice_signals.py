@@ -299,6 +299,20 @@ def test_a_file_gives_notice_too(tmp_path: Path) -> None:
     assert trainer.ended() == (f"{file}\ngoes on\n", 0)
 
 
+def test_a_file_that_another_rank_has_told_of_is_no_second_notice(tmp_path: Path) -> None:
+    file = tmp_path / "preempted"
+    script = """
+    notice = install()
+    print("ready")
+    os.close(os.open(os.environ["ETT_PREEMPT_FILE"], os.O_CREAT))
+    notice.leave()  # the ranks have saved, at another's word
+    time.sleep(1.5)
+    print(notice.received())
+    """
+    trainer = Trainer(script, ETT_PREEMPT_FILE=str(file), ETT_GRACE_S="5")
+    assert trainer.ended() == ("False\n", 0)
+
+
 def test_another_wakeup_fd_still_gets_its_bytes() -> None:
     script = """
     read, write = os.pipe()

@@ -114,6 +114,8 @@ class Notice:
             self.reason = self.deadline_ns = self._signal = None
             self._received = self._over = False
             self._shown[0] = False
+            if self._file is not None and os.path.exists(self._file):
+                self._file = None  # another rank had seen it sooner: it was the same notice
 
     def close(self) -> None:
         """Stop listening and put back what was there; in the main thread."""
@@ -169,9 +171,10 @@ class Notice:
                     # Not now: this thread may have waited for the interpreter since it came.
                     self._take(signal.Signals(number).name, quiet_ns, signal.Signals(number))
             quiet_ns = began_ns if told else began_ns + int(_POLL_S * 1e9)
-            if self._file is not None and not self._received and os.path.exists(self._file):
-                self._take(str(self._file), quiet_ns, None)
+            file = self._file
+            if file is not None and not self._received and os.path.exists(file):
                 self._file = None
+                self._take(str(file), quiet_ns, None)
             if self.deadline_ns is not None and now_ns() >= self.deadline_ns and not self._over:
                 self._time_is_up()
 

@@ -47,7 +47,7 @@ class Preemption:
 
     @property
     def reason(self) -> str:
-        return str(self._notice.reason)
+        return self._notice.reason or "another rank was"
 
     def leave(self, step: int | None = None) -> None:
         """The state is safe, or time is up: end as the notice would have it, maybe in `step`."""
