@@ -98,7 +98,7 @@ def test_with_cores_to_spare_standbys_are_replaced_at_once_else_when_ranks_train
 
 @pytest.mark.parametrize(
     ("size", "model", "kind"),
-    [(1, "0", "Forks"), (2, "0", "Forks"), (1, "1", "Forks"), (2, "1", "Standbys")],
+    [(1, "0", "Forks"), (2, "0", "Forks"), (1, "1", "Forks"), (2, "1", "Supply")],
 )
 def test_a_model_is_compiled_by_a_process_for_each_rank(
     size: int, model: str, kind: str, monkeypatch: pytest.MonkeyPatch

@@ -60,7 +60,9 @@ SCRIPT = """
             time.sleep(0.1)
         if rank != size - 1:
             time.sleep(60)
-        if os.environ["ETT_STANDBY_FORK"] == "0":  # the next attempt imports nothing
+        if size > 1 and os.environ["ETT_STANDBY_FORK"] == "1":
+            time.sleep(5)  # one that is not ready yet is not waited for
+        if size > 1:  # the next attempt imports nothing
             for path in Path().glob("imported-*"):
                 path.unlink()
             for n in range(size):
@@ -76,7 +78,9 @@ SCRIPT = """
 """
 
 
-@pytest.mark.parametrize(("ranks", "forks"), [(2, 0), (1, 1)], ids=["two in DDP", "a template"])
+@pytest.mark.parametrize(
+    ("ranks", "forks"), [(2, 0), (2, 1), (1, 1)], ids=["two in DDP", "and a template", "a template"]
+)
 def test_kills_with_a_model_compiled_ahead(ranks: int, forks: int, tmp_path: Path) -> None:
     (tmp_path / "little.py").write_text(textwrap.dedent(LITTLE))
     (tmp_path / "script.py").write_text(textwrap.dedent(SCRIPT))

@@ -18,6 +18,7 @@ from torchett.launch.journal import Journal
 from torchett.launch.port import keep_ports
 from torchett.launch.standby import shorten_imports
 from torchett.launch.standbys import PRELOAD, Standbys
+from torchett.launch.supply import Supply
 
 _REFILL_AT_LAST_S = 60.0  # ranks that keep no record: nobody knows when they train
 
@@ -49,17 +50,17 @@ def main(argv: Sequence[str]) -> None:
     _leave(code)
 
 
-def _standbys(size: int, env: dict[str, str]) -> Standbys | Forks:
+def _standbys(size: int, env: dict[str, str]) -> Standbys | Forks | Supply:
     """Processes for the ranks, as warm as they can be had at once."""
     on_device = os.environ.get("ETT_STANDBY_DEVICE") == "1"
     preload = [*PRELOAD, *filter(None, os.environ.get("ETT_PRELOAD", "").split(","))]
     # A model is compiled for one rank: that of several a template has not.
     rank_by_rank = size > 1 and os.environ.get("ETT_STANDBY_MODEL") == "1"
-    if size and not on_device and not rank_by_rank and fit(env):
+    if size and not on_device and fit(env):
         os.environ.update(env)
-        forks = Forks(env, preload)
+        forks = Forks(env, preload, cooks=not rank_by_rank)
         forks.begin()
-        return forks
+        return Supply(forks, Standbys(size, env, preload)) if rank_by_rank else forks
     standbys = Standbys(size, env, preload, on_device=on_device)
     standbys.fill()
     return standbys
@@ -72,7 +73,7 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _torchrun(argv: list[str], standbys: Standbys | Forks, journal: Journal) -> None:
+def _torchrun(argv: list[str], standbys: Standbys | Forks | Supply, journal: Journal) -> None:
     from torch.distributed import run as torchrun
     from torch.distributed.elastic.agent.server import local_elastic_agent
     from torch.distributed.elastic.multiprocessing import api
@@ -181,7 +182,7 @@ class _Refill:
     when the ranks train: a start-up that is slowed down is time lost, a step hardly.
     """
 
-    def __init__(self, standbys: Standbys | Forks, journal: Journal) -> None:
+    def __init__(self, standbys: Standbys | Forks | Supply, journal: Journal) -> None:
         self._standbys, self._journal = standbys, journal
         self._since_s: float | None = None
         self._looked_s = 0.0

@@ -37,8 +37,11 @@ def fit(env: Mapping[str, str]) -> bool:
 class Forks:
     """A template, and ranks that are forked from it; the interface is that of `Standbys`."""
 
-    def __init__(self, env: Mapping[str, str], preload: Sequence[str] = PRELOAD) -> None:
+    def __init__(
+        self, env: Mapping[str, str], preload: Sequence[str] = PRELOAD, *, cooks: bool = True
+    ) -> None:
         self._env, self._preload = common(env), tuple(preload)
+        self._own = {} if cooks else {"ETT_STANDBY_MODEL": "0"}  # of the template, not its ranks
         self._template: Adopted | subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._closed = not _adopt_orphans()
@@ -61,6 +64,7 @@ class Forks:
         pid = os.fork()
         if pid == 0:
             self._control.close()
+            os.environ.update(self._own)
             serve(theirs)
         theirs.close()
         self._control.settimeout(_PATIENCE_S)
@@ -76,7 +80,8 @@ class Forks:
             self._control.settimeout(_PATIENCE_S)
             command = [sys.executable, "-u", "-m", "torchett.launch.template"]
             command += [str(theirs.fileno()), *self._preload]
-            self._template = subprocess.Popen(command, env=self._env, pass_fds=(theirs.fileno(),))
+            env = self._env | self._own
+            self._template = subprocess.Popen(command, env=env, pass_fds=(theirs.fileno(),))
             theirs.close()
         if spare and self._preload and self._control is not None:
             try:

@@ -24,7 +24,7 @@ from importlib.machinery import SourceFileLoader
 from typing import Any, NoReturn
 
 from torchett.launch.imports import bundle, bytecode, shortcuts
-from torchett.launch.standbys import LEFT, PER_RANK, receive
+from torchett.launch.standbys import COOKED, LEFT, PER_RANK, receive
 from torchett.record.boarding import board
 from torchett.record.clock import anchor, now_ns
 from torchett.record.threads import wait_for_none
@@ -44,19 +44,23 @@ def main() -> NoReturn:
         if told(control):
             break
         prepare(name)
-    cook_until_told(control, _begin_anew)
+    cook_until_told(control, _begin_anew, partial(_say, control, COOKED))
     try:
         job = receive(control)
     except (OSError, EOFError, ValueError):
         os._exit(NO_JOB)  # the agent is gone
     control.set_inheritable(False)
-    be(job, partial(_say_left, control))
+    be(job, partial(_say, control, LEFT))  # the agent need not wait for the kernel
 
 
-def cook_until_told(control: socket.socket, begin_anew: Callable[[], NoReturn]) -> None:
+def cook_until_told(
+    control: socket.socket,
+    begin_anew: Callable[[], NoReturn],
+    cooked: Callable[[], None] = lambda: None,
+) -> None:
     """Until the agent says something, have the job's model compiled ahead if that was asked for."""
     if os.environ.get("ETT_STANDBY_MODEL") == "1" and not told(control):
-        importlib.import_module(COOK).until(partial(told, control), begin_anew)
+        importlib.import_module(COOK).until(partial(told, control), begin_anew, cooked)
 
 
 def _begin_anew() -> NoReturn:
@@ -98,10 +102,10 @@ def _tell_of_models() -> None:
         note("standby_model", {"models": models})
 
 
-def _say_left(control: socket.socket) -> None:
-    """All is done: the agent need not wait until the kernel has taken this process apart."""
+def _say(control: socket.socket, word: bytes) -> None:
+    """Let the agent know."""
     try:
-        control.send(LEFT)
+        control.send(word)
     except OSError:
         pass
 

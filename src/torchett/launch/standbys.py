@@ -62,6 +62,7 @@ REHEARSAL = (
     "torchett.launch.imports.bundle:write",
     "torchett.launch.imports.hashes:remember",
 )
+COOKED = b"+"  # a standby has a model of the job compiled
 LEFT = b"."  # the last that is heard of a rank that ended well
 _LENGTH = struct.Struct("<I")
 _WEIGH_S = 5.0
@@ -100,7 +101,7 @@ class _Process(subprocess.Popen[bytes]):
     control: socket.socket | None = None
 
     def poll(self) -> int | None:
-        if self.returncode is None and self.control is not None and _said_left(self.control):
+        if self.returncode is None and self.control is not None and LEFT in _heard(self.control):
             self.returncode = 0
         return super().poll()
 
@@ -110,6 +111,12 @@ class _Standby:
     process: _Process
     control: socket.socket
     place: int  # the local rank it is meant for
+    cooked: bool = False
+
+    def has_cooked(self) -> bool:
+        """Whether it has said that it knows the model."""
+        self.cooked = self.cooked or COOKED in _heard(self.control)
+        return self.cooked
 
 
 class Standbys:
@@ -150,7 +157,13 @@ class Standbys:
         return max(0, self._heaviest - bytes_of(standby.process.pid))
 
     def take(
-        self, argv: Sequence[str], env: Mapping[str, str], stdout: str | None, stderr: str | None
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        stdout: str | None,
+        stderr: str | None,
+        *,
+        if_cooked: bool = False,
     ) -> "subprocess.Popen[bytes] | None":
         """A standby that now runs `python argv…` with this environment; None if there is none."""
         if common(env) != self._env:
@@ -163,6 +176,8 @@ class Standbys:
                 if not self._waiting:
                     return None
                 meant = next((s for s in self._waiting if str(s.place) == local_rank), None)
+                if if_cooked and not (meant is not None and meant.has_cooked()):
+                    return None
                 standby = meant or self._waiting[0]
                 self._waiting.remove(standby)
             try:
@@ -208,11 +223,12 @@ class Standbys:
         return _Standby(process, ours, place)
 
 
-def _said_left(control: socket.socket) -> bool:
+def _heard(control: socket.socket) -> bytes:
+    """What a process has said meanwhile."""
     try:
-        return control.recv(1, socket.MSG_DONTWAIT) == LEFT
+        return control.recv(64, socket.MSG_DONTWAIT)
     except OSError:
-        return False
+        return b""
 
 
 def bytes_of(pid: int) -> int:

@@ -35,7 +35,11 @@ _places: list[dict[str, str]] = []  # of the ranks that a recipe was for
 followed: set[Path] = set()  # in this process
 
 
-def until(told: Callable[[float], bool], begin_anew: Callable[[], NoReturn]) -> None:
+def until(
+    told: Callable[[float], bool],
+    begin_anew: Callable[[], NoReturn],
+    cooked: Callable[[], None] = lambda: None,
+) -> None:
     """Follow the recipes of this place until the agent says something."""
     folder = recipes(os.environ, os.environ.get("ETT_PLACE", "0"))
     while not told(_LOOK_S):
@@ -44,6 +48,8 @@ def until(told: Callable[[float], bool], begin_anew: Callable[[], NoReturn]) -> 
             if path not in followed and known not in _seen:
                 _seen.add(known)
                 _try(path, begin_anew)
+                if path in followed:
+                    cooked()
 
 
 def fits(env: Mapping[str, str]) -> bool:
