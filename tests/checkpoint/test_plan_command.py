@@ -155,6 +155,69 @@ def test_a_save_that_never_was_durable_counts_as_a_save(ett: Any, tmp_path: Path
     assert run["interval_s"] == pytest.approx(300)
 
 
+def ready(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The attempt, with a checkpointer that blocks its first step twice to get ready."""
+    number, t = lines[0]["attempt"], lines[0]["t"] + 110
+    at = [{"rank": rank, "t0": t + i, "t1": t + i + 0.5} for rank in (0, 1) for i in (0, 1)]
+    span = {"event": "span", "account": "checkpoint_blocked", "attempt": number}
+    return [lines[0], *(span | one for one in at), *lines[1:]]
+
+
+def ended(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The attempt, with a last step that is saved when the loop is over, in 20 s."""
+    number, t = lines[0]["attempt"], lines[-1]["t"] - 100
+    step = max([line["step"] for line in lines if line["event"] == "step"], default=-1) + 1
+    for rank in (0, 1):
+        at = {"attempt": number, "rank": rank}
+        lines.insert(-1, {"event": "step", "step": step, **at, "t0": t, "t1": t + 30})
+        final = {"event": "span", "account": "final_checkpoint"}
+        lines.insert(-1, {**final, **at, "t0": t + 30, "t1": t + 50})
+    saved = {"event": "checkpoint", "attempt": number, "step": step, "durable": t + 49}
+    return [*lines[:-1], saved, lines[-1]]
+
+
+def test_a_checkpointer_that_gets_ready_saves_nothing(ett: Any, tmp_path: Path) -> None:
+    lines = ready(attempt(0, 0, first=0, saves=3, outcome="failed"))
+    lines += ready(attempt(1, 5_000, first=30, saves=0, outcome="failed"))
+    recorded(tmp_path, lines + ready(attempt(2, 9_000, first=30, saves=2, outcome="success")))
+    run = json.loads(ett("--run", "job", "--json").output)["run"]
+    assert (run["saves"], run["blocking_s"]) == (5, 15)
+    assert run["interval_s"] == pytest.approx(300)
+
+
+def test_a_save_of_the_first_step_is_a_save(ett: Any, tmp_path: Path) -> None:
+    recorded(tmp_path, attempt(0, 0, first=0, saves=3, every=30, outcome="success"))
+    run = json.loads(ett("--run", "job", "--json").output)["run"]
+    assert (run["saves"], run["blocking_s"]) == (3, 15)
+
+
+def test_a_save_after_the_loop_says_nothing_of_those_inside(ett: Any, tmp_path: Path) -> None:
+    recorded(tmp_path, ended(attempt(0, 0, first=0, saves=3, outcome="success")))
+    run = json.loads(ett("--run", "job", "--json").output)["run"]
+    assert (run["saves"], run["blocking_saves"], run["blocking_s"]) == (4, 3, 15)
+    assert run["interval_s"] == pytest.approx(300)
+
+
+def test_a_run_that_saved_only_at_its_end_is_refused(ett: Any, tmp_path: Path) -> None:
+    lines = attempt(0, 0, first=0, saves=1, outcome="success")
+    unsaved = [line for line in lines if line["event"] not in ("span", "checkpoint")]
+    recorded(tmp_path, ready(ended(unsaved)))
+    found = ett("--run", "job")
+    assert found.exit_code == 2
+    assert "job: 1 save, and how long one blocks the loop is not recorded" in found.output
+    page = ett("--run", "job", "--blocking", "15").output
+    assert "job: 1 save, 0 failures in" in page
+    assert "its own interval is not known" in page
+    assert "known from one save only" not in page
+
+
+def test_one_save_is_said_to_be_little_to_go_by(ett: Any, tmp_path: Path) -> None:
+    recorded(tmp_path, attempt(0, 0, first=0, saves=1, outcome="success"))
+    page = ett("--run", "job").output
+    assert "job: 1 save, 0 failures in" in page
+    assert "how long a save blocks is known from one save only" in page
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
@@ -182,4 +245,4 @@ def test_a_run_that_never_saved_is_refused(ett: Any, tmp_path: Path) -> None:
     recorded(tmp_path, attempt(0, 0, first=0, saves=0, outcome="success"))
     found = ett("--run", "job")
     assert found.exit_code == 2
-    assert "job: no checkpoint_blocked time is recorded; expected --blocking TIME" in found.output
+    assert "job: no save is recorded; expected --blocking TIME" in found.output

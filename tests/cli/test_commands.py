@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +84,16 @@ def test_a_comparison_names_what_moved_most(ett: Any, tmp_path: Path) -> None:
     assert [m["account"] for m in found["accounts"][:2]] == ["effective", "unattributed"]
     assert found["ett_points"] == pytest.approx(100 * (24 - 15) / 62)
     assert "+14.5 points" in ett("compare", "toy", "faster").stdout
+
+
+def test_runs_of_one_name_are_compared_by_their_folders(ett: Any, tmp_path: Path) -> None:
+    ett("import", str(tmp_path / "toy.jsonl"), "again")
+    page = ett("compare", "toy", "again").stdout
+    assert page.startswith("toy → again ")
+    assert "again s" in page
+    elsewhere = tmp_path / "elsewhere" / "toy"
+    shutil.copytree(tmp_path / "runs" / "toy", elsewhere)
+    assert f"→{elsewhere}" in "".join(ett("compare", "toy", str(elsewhere)).stdout.split())
 
 
 def test_what_is_exported_imports_to_the_same_ledger(ett: Any, tmp_path: Path) -> None:

@@ -4,13 +4,16 @@ import io
 
 import numpy as np
 import pytest
-from rich.console import Console
+from rich.console import Console, Group
 
+from torchett.compile.facts import Compile
+from torchett.compile.summary import summary
 from torchett.ledger import AccountTable, History, Rows, settle
 from torchett.ledger.rows import STEP
 from torchett.ledger.spread import spread, straggler
 from torchett.ledger.views import DEFINITIONS
 from torchett.model import Attempt, Job, Step
+from torchett.report.compiles import compile_section
 from torchett.report.job import job_report
 from torchett.report.words import seconds
 
@@ -97,3 +100,19 @@ def test_equal_ranks_have_no_straggler() -> None:
 )  # fmt: skip
 def test_durations_read_easily(ns: int, words: str) -> None:
     assert seconds(ns) == words
+
+
+def compiled(*compiles: Compile) -> str:
+    out = io.StringIO()
+    section = compile_section(summary([(0, 0, one) for one in compiles]))
+    Console(file=out, width=110, highlight=False).print(Group(*section))
+    return out.getvalue()
+
+
+def test_what_the_background_compiled_is_more_only_beside_what_the_loop_did() -> None:
+    beside = Compile(id="0/0", t1_ns=3 * S, background=True)
+    alone = compiled(beside)
+    assert alone.split("\n")[:2] == ["compile", "  3.00 s were compiled in the background"]
+    both = compiled(beside, Compile(id="1/0", t1_ns=2 * S))
+    assert "rank-seconds" in both
+    assert "3.00 s more were compiled in the background" in both

@@ -94,6 +94,91 @@ def test_a_save_told_of_without_a_time_was_over_by_the_next_line() -> None:
     assert found["accounts"] == {"effective": 4, "unsaved": 3, "detect": 2}
 
 
+def plain(first: int, last: int, begin: float = 0.0) -> list[str]:
+    return [f"{at(begin + i)} step {i} loss 1.0" for i in range(first, last + 1, 10)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "saved checkpoint at step 20",
+        "Checkpoint saved at step 20",
+        "checkpoint for step 20 saved",
+        "wrote checkpoint: step=20",
+        "Saving checkpoint at step 20",
+        "saved checkpoint to out/step_20/checkpoint.pt",
+        "step 20: saved checkpoint to out/last.pt",
+        "[step 20] checkpoint written",
+    ],
+)
+@pytest.mark.parametrize("logged", [20, 30])
+def test_a_save_that_names_its_step_is_no_step(line: str, logged: int) -> None:
+    """It may be said when later steps are over, and does not make them safe."""
+    found = read(*plain(0, logged), f"{at(logged)} {line}", *plain(logged + 10, 60), "Killed")
+    assert found["attempts"] == 1
+    assert found["accounts"] == {"effective": 20, "unsaved": 40}
+    assert not any("repeat" in note for note in found["notes"])
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "loss 1.0 saved 3 tokens",
+        "loss 1.0 saved 3 tokens since the last checkpoint",
+        "loss 1.0 checkpoint could not be saved",
+        "loss 1.0 loading 0.3 s, resumed 0 workers from the pool",
+    ],
+)
+def test_a_step_is_a_step_whatever_else_its_line_says(rest: str) -> None:
+    found = read(*plain(0, 20), f"{at(30)} step 30 {rest}", *plain(40, 60), "Killed")
+    assert found["attempts"] == 1
+    assert found["accounts"] == {"unsaved": 60}
+
+
+def test_a_line_may_be_of_a_step_and_of_its_save() -> None:
+    line = f"{at(30)} step 30 loss 1.0, saved checkpoint"
+    found = read(*plain(0, 20), line, *plain(40, 60), "Killed")
+    assert found["accounts"] == {"effective": 30, "unsaved": 30}
+
+
+def test_a_save_lasts_from_the_line_that_begins_it_to_the_one_that_ends_it() -> None:
+    found = read(
+        *plain(0, 20),
+        f"{at(25)} saving checkpoint at step 25",
+        f"{at(28)} checkpoint saved",
+        *plain(30, 60, begin=3),
+        "Killed",
+    )
+    assert found["accounts"]["checkpoint_blocked"] == 3
+    assert found["accounts"]["unsaved"] == pytest.approx(35, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("line", "first"),
+    [
+        ("Resuming from step 90", 91),
+        ("resuming from ckpt.pt", 91),
+        ("resuming from checkpoint step 50", 51),
+        ("Loaded checkpoint at iteration 50", 51),
+        ("restored from out/step_50.pt", 51),
+    ],
+)
+def test_a_trainer_that_resumes_is_the_next_attempt(line: str, first: int) -> None:
+    again = plain(first + 9, 150, begin=90 - first + 20)
+    history = log.parse([*plain(10, 90), f"{at(95)} {line}", *again], "train.log", "old", Told())
+    steps = history.rows.take(history.rows.is_step)
+    assert steps.attempt.max() == 1
+    assert steps.index[steps.attempt == 1].min() == first
+    assert sum(steps.count[steps.attempt == 1]) == 150 - first + 1
+
+
+@pytest.mark.parametrize(
+    "line", ["to resume from step 40 pass --resume", "loading data at step 40"]
+)
+def test_what_only_sounds_like_resuming_is_no_restart(line: str) -> None:
+    assert read(*plain(0, 40), f"{at(41)} {line}", *plain(50, 90))["attempts"] == 1
+
+
 def test_transformers_by_its_progress_bar_alone() -> None:
     bars = [f" {i:2}%|█▌        | {i}/100 [00:{2 * i:02d}<05:00,  2.00s/it]" for i in range(1, 20)]
     evaluation = " 50%|█████     | 1/2 [00:00<00:00,  2.00it/s]"

@@ -241,15 +241,16 @@ def report(run: str, as_json: bool, definition: str, svg: Path | None) -> None:
 @speaks_plainly
 def compare(a: str, b: str, as_json: bool) -> None:
     """Show which accounts moved between two jobs, and by how much."""
-    from torchett.report.comparison import comparison, comparison_json
+    from torchett.report.comparison import comparison, comparison_json, told_apart
     from torchett.runs.folder import find_run
     from torchett.runs.reader import RunReader
 
-    ours, theirs = (RunReader(find_run(name)).poll().ledger() for name in (a, b))
+    runs = find_run(a), find_run(b)
+    ours, theirs = (RunReader(run).poll().ledger() for run in runs)
     if as_json:
         print_json(comparison_json(ours, theirs))
     else:
-        print_rich(comparison(ours, theirs))
+        print_rich(comparison(*told_apart(ours, theirs, runs)))
 
 
 for command in (import_, export, startup, compile_, checkpoint, bench):

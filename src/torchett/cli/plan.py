@@ -9,6 +9,7 @@ import click
 
 from torchett.cli.speak import print_json, print_rich, speaks_plainly
 from torchett.model.errors import InputError
+from torchett.report.words import plural
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -123,9 +124,15 @@ def _costs(given: dict[str, float | None], job: str | None, saves: "Saves | None
         ("mtbf_s", "--failures-per-day NUMBER or --mtbf TIME"),
     ):
         if not costs[key]:
-            where = "" if job is None else f"{job}: no checkpoint_blocked time is recorded; "
+            where = "" if saves is None else f"{job}: {_unblocking(saves)}; "
             raise InputError(f"{where}expected {option}" + ("" if job else " or --run RUN"))
     return Costs(**{key: value or 0.0 for key, value in costs.items()})
+
+
+def _unblocking(saves: "Saves") -> str:
+    if not saves.saves:
+        return "no save is recorded"
+    return f"{plural(saves.saves, 'save')}, and how long one blocks the loop is not recorded"
 
 
 def _mtbf_s(saves: "Saves") -> float:
@@ -142,6 +149,7 @@ def _run_json(made: "Plan", job: str | None, saves: "Saves") -> dict[str, Any]:
     return {
         "job": job,
         "saves": saves.saves,
+        "blocking_saves": saves.blocking_saves,
         "interval_s": saves.interval_s,
         "blocking_s": saves.blocking_s,
         "upload_s": saves.upload_s,
@@ -207,8 +215,8 @@ def _run_page(made: "Plan", job: str, saves: "Saves", own_rate: bool) -> "Render
     from torchett.checkpoint.waste_plot import duration
 
     text = Text("\n")
-    met = f"{saves.failures} failures" if saves.failures != 1 else "1 failure"
-    text.append(f"{job}: {saves.saves} saves, {met} in {duration(saves.exposure_s)}")
+    counts = f"{plural(saves.saves, 'save')}, {plural(saves.failures, 'failure')}"
+    text.append(f"{job}: {counts} in {duration(saves.exposure_s)}")
     if own_rate and not saves.failures:
         text.append(f"; without one to go by, one in {duration(_PRIOR_MTBF_S)} was assumed before")
     text.append(
@@ -216,6 +224,8 @@ def _run_page(made: "Plan", job: str, saves: "Saves", own_rate: bool) -> "Render
         f" {_percent(saves.unsaved_share)} unsaved",
         style="dim",
     )
+    if saves.blocking_saves == 1 and made.costs.blocking_s == saves.blocking_s:
+        text.append("\n  how long a save blocks is known from one save only: it may differ much")
     if not saves.interval_s:
         text.append("\n  it never saved twice in an attempt: its own interval is not known")
         return text

@@ -5,8 +5,10 @@
                      ├──B──┤──────── L ───────┤ checkpoint of step 9 is durable
                            ├──────────── T ──────────── … the next save begins
 
-A blocked span belongs to the checkpoint whose step had begun last; what comes after the last
-checkpoint was durable is a save that never was.
+A blocked span belongs to the checkpoint whose step had begun last; what comes before the first, or
+after the last was durable, is a save that never was. In its first step a trainer has nothing to
+save yet: what blocks it there makes a checkpointer ready, unless that step becomes durable. The
+save of a loop that is over (final_checkpoint) tells neither how long one blocks nor how often.
 """
 
 from dataclasses import dataclass
@@ -16,12 +18,12 @@ import numpy as np
 
 from torchett.ledger.history import History
 from torchett.ledger.ledger import Ledger
-from torchett.ledger.rows import Ints, Rows
+from torchett.ledger.rows import Bools, Ints, Rows
 from torchett.ledger.window import Tenure
 from torchett.model.accounts import INDEX
 from torchett.model.values import Checkpoint
 
-_BLOCKED = INDEX["checkpoint_blocked"]
+_BLOCKED, _FINAL = INDEX["checkpoint_blocked"], INDEX["final_checkpoint"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +31,7 @@ class Saves:
     """Seconds, on average; None where nothing was recorded that would tell."""
 
     saves: int
+    blocking_saves: int  # of these, those that were seen to block the loop
     blocking_s: float | None  # of all ranks the longest
     upload_s: float | None  # no longer blocked → durable
     interval_s: float | None  # from the end of a save to the begin of the next
@@ -41,8 +44,9 @@ class Saves:
 
 def measure_saves(history: History, ledger: Ledger) -> Saves:
     """What a recorded job says about its saves and failures."""
-    blocked = history.rows.take((history.rows.account == _BLOCKED) & ~history.rows.background)
-    blocking: list[float] = []
+    rows = history.rows
+    blocked = rows.take((rows.account == _BLOCKED) & ~rows.background)
+    blocking: list[float | None] = []
     lags: list[float] = []
     gaps: list[float] = []
     for tenure in ledger.window.tenures:
@@ -51,16 +55,19 @@ def measure_saves(history: History, ledger: Ledger) -> Saves:
         spans = blocked.take(blocked.attempt == number)
         if not durable and not len(spans):
             continue
-        steps = history.rows.take((history.rows.attempt == number) & history.rows.is_step)
-        found = _attempt(spans, steps, durable)
+        steps = rows.take((rows.attempt == number) & rows.is_step)
+        finals = rows.t0_ns[(rows.attempt == number) & (rows.account == _FINAL)]
+        found = _attempt(spans, steps, durable, int(finals.min()) if len(finals) else None)
         blocking += found[0]
         lags += found[1]
         gaps += found[2]
+    known = [seconds for seconds in blocking if seconds is not None]
     recover = ledger.time_to_recover_ns
     whole = ledger.rank_ns or 1
     return Saves(
         saves=len(blocking),
-        blocking_s=_mean(blocking) if len(blocked) else None,
+        blocking_saves=len(known),
+        blocking_s=_mean(known),
         upload_s=_mean(lags),
         interval_s=_mean(gaps),
         recover_s=sum(recover) / len(recover) / 1e9 if recover else None,
@@ -86,15 +93,17 @@ def _first_durable(checkpoints: list[Checkpoint]) -> list[tuple[int, int]]:
 
 
 def _attempt(
-    spans: Rows, steps: Rows, durable: list[tuple[int, int]]
-) -> tuple[list[float], list[float], list[float]]:
+    spans: Rows, steps: Rows, durable: list[tuple[int, int]], final_ns: int | None
+) -> tuple[list[float | None], list[float], list[float]]:
     """Of one attempt: blocking of each save, lag of each checkpoint, gaps between saves."""
     times = [_step_times(steps, step) for step, _ in durable]
     begins = np.array([begin for begin, _ in times], dtype=np.int64)
     save = np.searchsorted(begins, spans.t0_ns, side="right") - 1
     if durable:
         save[(save == len(durable) - 1) & (spans.t0_ns > durable[-1][1])] = len(durable)
-    blocking: list[float] = []
+    counts = (save >= 0) | ~_before_second_step(spans, steps)
+    spans, save = spans.take(counts), save[counts]
+    blocking: list[float | None] = []
     lags: list[float] = []
     windows: list[tuple[int, int]] = []
     for which in range(-1, len(durable) + 1):
@@ -102,19 +111,34 @@ def _attempt(
         is_durable = 0 <= which < len(durable)
         if not len(mine) and not is_durable:
             continue
-        blocking.append(_longest(mine) / 1e9)
-        if len(mine):
-            windows.append((int(mine.t0_ns.min()), int(mine.t1_ns.max())))
-        else:
-            windows.append((times[which][1], times[which][1]))
+        blocking.append(_longest(mine) / 1e9 if len(mine) else None)
+        end_ns = int(mine.t1_ns.max()) if len(mine) else times[which][1]
         if is_durable:
-            lags.append(max(0, durable[which][1] - windows[-1][1]) / 1e9)
+            lags.append(max(0, durable[which][1] - end_ns) / 1e9)
+        if len(mine):
+            windows.append((int(mine.t0_ns.min()), end_ns))
+        elif final_ns is None or durable[which][1] < final_ns:
+            windows.append((end_ns, end_ns))
     gaps = [
         (later[0] - earlier[1]) / 1e9
         for earlier, later in pairwise(windows)
         if later[0] > earlier[1]
     ]
     return blocking, lags, gaps
+
+
+def _before_second_step(spans: Rows, steps: Rows) -> Bools:
+    """Which spans begin before their rank has begun two steps."""
+    runs = steps.take(steps.count > 1)
+    inside = runs.t0_ns + (runs.t1_ns - runs.t0_ns) // runs.count
+    ranks, begins = np.append(steps.rank, runs.rank), np.append(steps.t0_ns, inside)
+    order = np.lexsort((begins, ranks))
+    ranks, begins = ranks[order], begins[order]
+    second = np.searchsorted(ranks, spans.rank) + 1
+    has_two = second < np.searchsorted(ranks, spans.rank, side="right")
+    early = np.ones(len(spans), dtype=np.bool_)
+    early[has_two] = spans.t0_ns[has_two] < begins[second[has_two]]
+    return early
 
 
 def _step_times(steps: Rows, step: int) -> tuple[int, int]:
@@ -135,8 +159,6 @@ def _step_times(steps: Rows, step: int) -> tuple[int, int]:
 
 def _longest(spans: Rows) -> int:
     """Nanoseconds blocked on the rank that was blocked longest."""
-    if not len(spans):
-        return 0
     return int(np.bincount(spans.rank, weights=spans.t1_ns - spans.t0_ns).max())
 
 

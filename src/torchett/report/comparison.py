@@ -1,6 +1,7 @@
 """Two jobs side by side: which accounts moved, and by how much."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -47,6 +48,16 @@ def moves(a: Ledger, b: Ledger) -> list[Move]:
                     )
                 )
     return sorted(found, key=lambda move: -abs(move.points))
+
+
+def told_apart(a: Ledger, b: Ledger, runs: tuple[Path, Path]) -> tuple[Ledger, Ledger]:
+    """Both, under the names of their run folders (or their paths) if their jobs have one name."""
+    if a.job != b.job:
+        return a, b
+    ours, theirs = (run.resolve() for run in runs)
+    if ours.name != theirs.name:
+        return replace(a, job=ours.name), replace(b, job=theirs.name)
+    return replace(a, job=str(runs[0])), replace(b, job=str(runs[1]))
 
 
 def comparison_json(a: Ledger, b: Ledger) -> dict[str, Any]:

@@ -23,7 +23,13 @@ def compile_section(compiles: Mapping[str, Any] | None) -> list[RenderableType]:
     """What `"compile"` of the JSON report says, as a table and a line or two."""
     if not compiles:
         return []
+    lines = [Text(f"  {line}", style="dim", no_wrap=True, overflow="ellipsis")
+             for line in _lines(compiles)]  # fmt: skip
     accounts = compiles["accounts"]
+    return [_table(accounts) if accounts else Text("compile", style="dim"), *lines, Text()]
+
+
+def _table(accounts: Mapping[str, Any]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("compile", min_width=26, no_wrap=True)
     for title in ("compiles", "rank-seconds", *_TITLES.values()):
@@ -36,9 +42,7 @@ def compile_section(compiles: Mapping[str, Any] | None) -> list[RenderableType]:
             f"{its['seconds']:,.2f}",
             *(f"{by_cause[cause]:,.2f}" if cause in by_cause else "" for cause in _TITLES),
         )
-    lines = [Text(f"  {line}", style="dim", no_wrap=True, overflow="ellipsis")
-             for line in _lines(compiles)]  # fmt: skip
-    return [table, *lines, Text()]
+    return table
 
 
 def _lines(compiles: Mapping[str, Any]) -> list[str]:
@@ -55,5 +59,6 @@ def _lines(compiles: Mapping[str, Any]) -> list[str]:
     if counts:
         lines.append(" · ".join(counts))
     if compiles["background_s"]:
-        lines.append(f"{compiles['background_s']:,.2f} s more were compiled in the background")
+        more = " more" if compiles["accounts"] else ""
+        lines.append(f"{compiles['background_s']:,.2f} s{more} were compiled in the background")
     return lines

@@ -54,6 +54,25 @@ _AROUND: Final = Dialect(
     preempted=_any(r"DUE TO PREEMPTION", r"\bpreempted\b(?=.*(?:requeue|job|node))"),
 )
 
+
+def _said(words: str, *, not_after: str) -> str:
+    """The words where they are meant: "saved", but not "could not be saved"."""
+    behind = "".join(rf"(?<!\b{word} )" for word in not_after.split())
+    return rf"\b(?={words}){behind}(?:{words})"
+
+
+# What a plain log says in words: "resuming from checkpoint step 50", "checkpoint saved".
+_AT_STEP: Final = r".*?(?<![a-z])(?:step|iter(?:ation)?)s?[ :=#_([-]*"
+_RESUMED: Final = (
+    rf"(?:{_said('resum(?:e|ed|ing)', not_after='to can will not')}"
+    r"|\bcontinu(?:e|ed|ing)(?= (?:\w+ )?(?:from|at)\b)"
+    r"|\b(?:load|restor)(?:ed|ing)(?= from\b|.*\b(?:checkpoint|ckpt|snapshot)))(?![.\w])"
+)
+_SAVED: Final = _said(
+    r"(?:finished saving|saved|wrote|written)\b", not_after="the last no not be loading"
+)
+_CHECKPOINT: Final = r"[^,;|]*?" + _said("checkpoint", not_after="last every each per")
+
 _TQDM: Final = (
     r"\|\s*(?P<step>\d+)/(?P<size>\d+) \[(?P<elapsed>(?:\d+:)?\d+:\d\d)<"
     r"[^\]]*?(?:s/it|it/s)"
@@ -133,11 +152,14 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
         ),
         begun=_any(r"(?i)\bstart(?:ing)? training\b"),
         resumed=_any(
-            r"(?i)\b(?:resum\w+|continu\w+|restor\w+|load\w+)\b"
-            r".*\b(?:step|iter\w*)[ :=_-]*(?P<step>\d+)"
+            rf"(?i){_RESUMED}{_AT_STEP}(?P<step>\d+)",
+            _said("resum(?:ed|ing)", not_after="not") + r"\b.*?\bfrom\b",
         ),
-        saving=_any(r"(?i)\bsaving\b.*\bcheckpoint"),
-        saved=_any(r"(?i)\b(?:saved|wrote|finished saving)\b.*\bcheckpoint"),
+        saving=_any(rf"(?i)\bsaving\b{_CHECKPOINT}(?:{_AT_STEP}(?P<step>\d+))?"),
+        saved=_any(
+            rf"(?i){_SAVED}{_CHECKPOINT}(?:{_AT_STEP}(?P<step>\d+))?",
+            rf"\bcheckpoint(?:[ :]+[\w./-]+){{0,8}}?[ :]+{_SAVED}(?:{_AT_STEP}(?P<step_>\d+))?",
+        ),
         done=_any(r"(?i)\btraining (?:is )?(?:completed?|done|finished)\b"),
     ),
 )

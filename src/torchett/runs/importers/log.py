@@ -36,6 +36,16 @@ class Reading:
     dialect: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What a line says: that a step is over, and something else (an attribute of a dialect)."""
+
+    step: re.Match[str] | None
+    what: str = ""
+    found: re.Match[str] | None = None
+    at: int | None = None  # the step it speaks of, over or not
+
+
 @dataclass(slots=True)
 class _Seen:
     """What was seen of one attempt."""
@@ -183,13 +193,12 @@ class _Log:
         self._unplaced: list[int] = []
 
     def take(self, line: str) -> None:
-        known = self._dialect
-        step = known.step.search(line)
-        t_s = self._clock.read(line, step)
+        said = self._said(line)
+        t_s = self._clock.read(line, said.step)
         if t_s is None:
-            self._take_untimed(line, step)
+            self._take_untimed(line, said)
             return
-        begins = self._begins or known.begun.search(line) is not None
+        begins = self._begins or self._dialect.begun.search(line) is not None
         self._begins = False
         if not self.attempts or (begins and self._is_over()):
             self.attempts.append(_Seen(t_s, t_s))
@@ -197,34 +206,61 @@ class _Log:
         for at in self._unplaced:
             seen.saves[at] = t_s, t_s
         self._unplaced.clear()
-        if step is not None:
-            seen = self._take_step(step, t_s)
-        elif found := known.resumed.search(line):
-            seen = self._take_resumed(found, t_s)
-        elif found := known.restored.search(line):
-            seen.spans.append(("checkpoint_restore", t_s - float(found["seconds"]), t_s))
-        elif found := known.evaluated.search(line):
-            seen.spans.append(("evaluation", t_s - float(found["seconds"]), t_s))
-        elif found := known.saved.search(line):
-            at = self._saved_step(found, seen)
-            seen.saves[at] = seen.saves.get(at, (t_s, None))[0], t_s
-        elif found := known.saving.search(line):
-            seen.saves.setdefault(self._saved_step(found, seen), (t_s, None))
+        if said.step is not None:
+            seen = self._take_step(said.step, t_s)
+        if said.found is not None:
+            seen = self._take_other(said.what, said.found, said.at, t_s)
         self._take_end(line, seen)
         seen.last_s = max(seen.last_s, t_s)
 
-    def _take_untimed(self, line: str, step: re.Match[str] | None) -> None:
+    def _said(self, line: str) -> _Said:
+        """What the line says.
+
+        saved checkpoint at step 20     a save: the step was over before
+        step 20: saved checkpoint       a save, and a step if it is the next
+        step 20 loss 1.0 saved 3 tokens     a step
+        """
+        step = self._dialect.step.search(line)
+        at = None if step is None else _index(step)
+        for what in ("resumed", "restored", "evaluated", "saved", "saving"):
+            found: re.Match[str] | None = getattr(self._dialect, what).search(line)
+            if found is None:
+                continue
+            is_save = what in ("saved", "saving")
+            if step is None or (found.start() < step.start() and (is_save or what == "resumed")):
+                return _Said(None, what, found, at)
+            if is_save:
+                return _Said(step if self._is_next(at) else None, what, found, at)
+        return _Said(step)
+
+    def _take_other(self, what: str, found: re.Match[str], at: int | None, t_s: float) -> _Seen:
+        seen = self.attempts[-1]
+        match what:
+            case "resumed":
+                return self._take_resumed(found, t_s)
+            case "restored":
+                seen.spans.append(("checkpoint_restore", t_s - float(found["seconds"]), t_s))
+            case "evaluated":
+                seen.spans.append(("evaluation", t_s - float(found["seconds"]), t_s))
+            case "saved":
+                at = self._saved_step(found, at, seen)
+                seen.saves[at] = seen.saves.get(at, (t_s, None))[0], t_s
+            case "saving":
+                seen.saves.setdefault(self._saved_step(found, at, seen), (t_s, None))
+        return seen
+
+    def _take_untimed(self, line: str, said: _Said) -> None:
         """A line without a time: what it tells had happened when the next one was written."""
-        if step is not None:
+        if said.step is not None:
             self.untimed += 1
         elif self._dialect.begun.search(line):
             self._begins = True
         elif self.attempts:
             seen = self.attempts[-1]
-            if found := self._dialect.saved.search(line):
-                self._unplaced.append(self._saved_step(found, seen))
-            elif found := self._dialect.resumed.search(line):
-                self._take_resumed(found, seen.last_s)
+            if said.what == "saved" and said.found is not None:
+                self._unplaced.append(self._saved_step(said.found, said.at, seen))
+            elif said.what == "resumed" and said.found is not None:
+                self._take_resumed(said.found, seen.last_s)
             self._take_end(line, seen)
 
     def close(self) -> None:
@@ -266,21 +302,30 @@ class _Log:
     def _take_resumed(self, found: re.Match[str], t_s: float) -> _Seen:
         """A trainer that says where it goes on is a new one if the last had taken steps."""
         first, last = _group(found, "first"), _group(found, "step")
-        if not first and not last:
-            return self.attempts[-1]
         if self.attempts[-1].ticks:
             self.attempts.append(_Seen(t_s, t_s))
-        self.attempts[-1].resumed_at = int(first) if first else int(last or 0) + 1
+        if first or last:
+            self.attempts[-1].resumed_at = int(first) if first else int(last or 0) + 1
         return self.attempts[-1]
 
-    def _saved_step(self, found: re.Match[str], seen: _Seen) -> int:
-        """The step a checkpoint holds: as its line says, else the last that was logged."""
+    def _saved_step(self, found: re.Match[str], at: int | None, seen: _Seen) -> int:
+        """The step a checkpoint holds: as its line says, or the one that said it is begun; else
+        the last that was logged."""
         said = _group(found, "step")
         if said is None and found.re.groups and "step" not in found.re.groupindex:
             said = next((g for g in found.groups() if g and g.isdigit()), None)
         if said is not None:
             return int(said)
+        if at is not None:
+            return at
+        begun = [step for step, (_, saved_s) in seen.saves.items() if saved_s is None]
+        if begun and found.re is self._dialect.saved:
+            return begun[-1]
         return seen.ticks[-1].index if seen.ticks else -1
+
+    def _is_next(self, index: int | None) -> bool:
+        ticks = self.attempts[-1].ticks if self.attempts else []
+        return index is not None and (not ticks or index > ticks[-1].index)
 
     def _is_over(self) -> bool:
         seen = self.attempts[-1]
