@@ -105,12 +105,12 @@ def show(url: str, key: str | None, as_json: bool) -> None:
 def pull(url: str, key: str, file: Path) -> None:
     """Copy an archive out of a library into FILE, once it has been checked."""
     from torchett.compile.archive import contents, unpack
-    from torchett.store import write_whole
+    from torchett.runs.files import write_bytes
 
     library = _library(url)
     data = _read(library, _head(library, key))
     contents(unpack(data, library.key))
-    write_whole(file, data)
+    write_bytes(file, data, durable=True)
     click.echo(f"ett: {file}: {len(data) / 1e6:.1f} MB", err=True)
 
 
@@ -143,7 +143,7 @@ def merge(files: tuple[Path, ...], output: Path, key_file: Path | None) -> None:
     from torchett.compile import archive as archives
     from torchett.compile.environment import stale
     from torchett.compile.library import environment_of
-    from torchett.store import write_whole
+    from torchett.runs.files import write_bytes
 
     key = _key(files[0], key_file)
     if key is None:
@@ -158,7 +158,7 @@ def merge(files: tuple[Path, ...], output: Path, key_file: Path | None) -> None:
             raise InputError(f"{file} does not go with {files[0]}: {reason}")
     entries = archives.merge([archive.entries for _, archive in found])
     data = archives.pack(found[0][1].environment, entries, key)
-    write_whole(output, data)
+    write_bytes(output, data, durable=True)
     click.echo(f"ett: {output}: {len(entries)} entries, {len(data) / 1e6:.1f} MB", err=True)
 
 
