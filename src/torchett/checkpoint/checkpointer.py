@@ -32,7 +32,7 @@ from torchett.checkpoint.saves import Copy, Save, Saves
 from torchett.checkpoint.schedule import Schedule
 from torchett.checkpoint.snapshots import Snapshots
 from torchett.checkpoint.standstill import all_stand_at, unlike_its_last_step
-from torchett.checkpoint.storage import open_storage, token
+from torchett.checkpoint.storage import named_storage, token
 from torchett.checkpoint.toll import Toll
 from torchett.checkpoint.trouble import Trouble
 from torchett.checkpoint.upload import Job, Outcome, Target
@@ -73,8 +73,8 @@ class Checkpointer:
         on_error: Literal["go on", "raise"] = "go on",
         mtbf_s: float | None = None,
     ) -> None:
-        near = open_storage(where)
-        self._tiers = [near] + ([open_storage(remote)] if remote is not None else [])
+        near = named_storage(where)
+        self._tiers = [near] + ([named_storage(remote)] if remote is not None else [])
         keep = keep if isinstance(keep, Keep) else Keep(last=keep)
         if keep_remote is None:
             keep_remote = keep
