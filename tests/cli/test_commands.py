@@ -124,6 +124,25 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["run", "--hang-timeout", "-1", "--", "true"],
+        ["run", "--progress", "-1", "--", "true"],
+        ["compile", "cache", "gc", "{tmp}", "--older-than", "-5"],
+    ],
+)
+def test_a_time_below_zero_is_refused(ett: Any, tmp_path: Path, args: list[str]) -> None:
+    done = ett(*(arg.format(tmp=tmp_path) for arg in args))
+    assert done.returncode == 2
+    assert "is not in the range x>=0" in done.stderr
+
+
+def test_the_help_says_which_formats_can_be_followed(ett: Any) -> None:
+    said = " ".join(ett("export", "--help").stdout.split())
+    assert "(tensorboard, wandb, mlflow)" in said
+
+
 def test_a_reader_that_leaves_early_is_no_error(ett: Any, tmp_path: Path) -> None:
     command = f"{sys.executable} -m torchett.cli.main export toy | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(

@@ -201,7 +201,13 @@ def verify(url: str, key_file: Path | None, as_json: bool) -> None:
 
 @cache.command("gc")
 @click.argument("url")
-@click.option("--older-than", default=90.0, show_default=True, help="Days since it was made.")
+@click.option(
+    "--older-than",
+    default=90.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="Days since it was made.",
+)
 @_json
 @speaks_plainly
 def gc(url: str, older_than: float, as_json: bool) -> None:
