@@ -143,6 +143,22 @@ def test_the_help_says_which_formats_can_be_followed(ett: Any) -> None:
     assert "(tensorboard, wandb, mlflow)" in said
 
 
+@pytest.mark.parametrize(
+    "command", ["report toy", "report toy --json", "export toy", "export toy --format perfetto"]
+)
+def test_a_full_disk_behind_stdout_is_one_line(ett: Any, tmp_path: Path, command: str) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "torchett.cli.main", *command.split()],
+            env=os.environ | {"ETT_RUNS": str(tmp_path / "runs")},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert done.returncode == 2
+    assert done.stderr == "ett: output not written: No space left on device\n"
+
+
 def test_a_reader_that_leaves_early_is_no_error(ett: Any, tmp_path: Path) -> None:
     command = f"{sys.executable} -m torchett.cli.main export toy | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(
