@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,6 +30,29 @@ def steps_of(where: Path) -> list[int]:
 def test_an_interval_that_is_none_is_refused_at_once(tmp_path: Path, every: object) -> None:
     with pytest.raises(CheckpointError, match="expected steps as 500"):
         Checkpointer(tmp_path, every=every)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"upload": "zz"}, "upload='zz': expected one of"),
+        ({"on_error": "zz"}, "on_error='zz': expected one of"),
+        ({"staging_memory": -1}, "staging_memory=-1: expected a number of bytes, or None"),
+        ({"staging_memory": "8G"}, "staging_memory='8G': expected"),
+        ({"mtbf_s": 0}, "mtbf_s=0: expected seconds above 0, or None"),
+        ({"mtbf_s": float("nan")}, "mtbf_s=nan: expected"),
+        ({"mtbf_s": "8h"}, "mtbf_s='8h': expected"),
+        ({"keep": "x"}, "keep: last='x', expected how many"),
+        ({"keep": True}, "keep: last=True, expected how many"),
+        ({"keep_remote": "x"}, "keep: last='x', expected how many"),
+    ],
+)
+def test_a_setting_that_is_none_is_refused_at_once(
+    tmp_path: Path, setting: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        Checkpointer(tmp_path / "c", **setting)
+    assert not (tmp_path / "c").exists()
 
 
 def test_seconds_become_steps_that_rank_0_names() -> None:

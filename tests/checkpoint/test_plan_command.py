@@ -94,6 +94,18 @@ def test_the_page_says_and_shows_it(ett: Any) -> None:
     assert "saves cannot be less than 33.1 min apart" in slow
 
 
+def test_it_never_says_to_save_faster_than_uploads_go_through(ett: Any, tmp_path: Path) -> None:
+    slow = ("--blocking", "15", "--mtbf", "8h", "--upload", "9h", "--recover", "20h")
+    found = json.loads(ett(*slow, "--json").output)
+    assert found["interval_s"] == found["least_interval_s"] == 9 * 3600 - 15
+    assert found["optimum_s"] == pytest.approx(919.5, abs=0.05)
+    page = ett(*slow, "--svg", str(tmp_path / "plan.svg")).output
+    assert page.startswith("Save every 32385.0 s of training (9.0 h): ")
+    said = "saves cannot be less than 9.0 h apart and the optimum, 919.5 s, is out of reach"
+    assert said in " ".join(page.split())
+    assert "the least that uploads allow" in (tmp_path / "plan.svg").read_text()
+
+
 def test_the_picture_stands_alone(ett: Any, tmp_path: Path) -> None:
     file = tmp_path / "plan.svg"
     assert ett(*BLOG, "--recover", "600", "--svg", str(file)).exit_code == 0

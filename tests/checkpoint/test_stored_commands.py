@@ -1,6 +1,7 @@
 """ett checkpoint ls, verify, prune, diff."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from click.testing import CliRunner
 from trainer import Training, flip
 
 from torchett.checkpoint import Checkpointer
+from torchett.checkpoint.errors import CheckpointError
 from torchett.cli.main import main
 
 
@@ -66,3 +68,33 @@ def test_nothing_there_is_one_line_and_exit_2(tmp_path: Path, command: str) -> N
     done = CliRunner().invoke(main, ["checkpoint", command, str(tmp_path)])
     assert done.exit_code == 2
     assert "has no checkpoints" in done.output
+
+
+@pytest.mark.parametrize("command", ["ls", "verify", "prune", "diff"])
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("{tmp}/file.txt", "file.txt: expected a folder for checkpoints, found a file"),
+        ("{tmp}/file.txt/c", "file.txt: expected a folder for checkpoints, found a file"),
+        ("foo://a/b", "cannot be opened: Protocol not known: foo"),
+        ("s3://a/b", "cannot be opened: Install s3fs"),
+    ],
+)
+def test_an_address_that_cannot_be_opened_is_one_line_and_exit_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, address: str, said: str
+) -> None:
+    pytest.importorskip("fsspec")
+    monkeypatch.setitem(sys.modules, "s3fs", None)  # as if it were not installed
+    (tmp_path / "file.txt").write_text("no folder")
+    where = address.format(tmp=tmp_path)
+    done = CliRunner().invoke(main, ["checkpoint", command, *[where] * (1 + (command == "diff"))])
+    assert done.exit_code == 2
+    assert said in done.output
+    assert done.output.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["file.txt", "file.txt/c"])
+def test_a_checkpointer_refuses_a_file_for_its_folder(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file.txt").write_text("no folder")
+    with pytest.raises(CheckpointError, match="expected a folder for checkpoints, found a file"):
+        Checkpointer(tmp_path / name)

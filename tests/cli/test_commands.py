@@ -135,6 +135,41 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["run", "--hang-timeout", "-1", "--", "true"],
+        ["run", "--progress", "-1", "--", "true"],
+        ["compile", "cache", "gc", "{tmp}", "--older-than", "-5"],
+    ],
+)
+def test_a_time_below_zero_is_refused(ett: Any, tmp_path: Path, args: list[str]) -> None:
+    done = ett(*(arg.format(tmp=tmp_path) for arg in args))
+    assert done.returncode == 2
+    assert "is not in the range x>=0" in done.stderr
+
+
+def test_the_help_says_which_formats_can_be_followed(ett: Any) -> None:
+    said = " ".join(ett("export", "--help").stdout.split())
+    assert "(tensorboard, wandb, mlflow)" in said
+
+
+@pytest.mark.parametrize(
+    "command", ["report toy", "report toy --json", "export toy", "export toy --format perfetto"]
+)
+def test_a_full_disk_behind_stdout_is_one_line(ett: Any, tmp_path: Path, command: str) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "torchett.cli.main", *command.split()],
+            env=os.environ | {"ETT_RUNS": str(tmp_path / "runs")},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert done.returncode == 2
+    assert done.stderr == "ett: output not written: No space left on device\n"
+
+
 def test_a_reader_that_leaves_early_is_no_error(ett: Any, tmp_path: Path) -> None:
     command = f"{sys.executable} -m torchett.cli.main export toy | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(

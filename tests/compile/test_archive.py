@@ -46,7 +46,7 @@ def test_an_archive_nobody_signed_is_refused_and_says_how_to_sign() -> None:
 
 def test_an_archive_signed_by_another_is_refused() -> None:
     assert "signed with key" in refused(pack(WORDS, [graph("a")], OTHER_KEY))
-    assert "no key to check it with" in refused(PLAIN, None)
+    assert "no key to check it with: set ETT_CACHE_KEY" in refused(PLAIN, None)
 
 
 def test_a_forged_seal_is_refused() -> None:

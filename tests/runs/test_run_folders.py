@@ -36,6 +36,13 @@ def test_an_unknown_name_says_what_there_is(runs: Path) -> None:
         find_run("three")
 
 
+def test_an_unknown_name_among_many_says_how_many_more_there_are(runs: Path) -> None:
+    for name in "abcdefg":
+        flight(runs / name)
+    with pytest.raises(RunError, match=r"runs has c, d, e, f, g and 2 more \(set ETT_RUNS"):
+        find_run("three")
+
+
 def test_an_unknown_name_among_no_runs(runs: Path) -> None:
     with pytest.raises(RunError, match="has no runs"):
         find_run("three")

@@ -1,5 +1,6 @@
 """`ett startup show`: a plan is kept with the rank's record and drawn from there."""
 
+import io
 import json
 import os
 import subprocess
@@ -8,8 +9,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from torchett.cli.main import main
+from torchett.startup.drawing import draw
+from torchett.startup.plan_run import PlanRun, StageRun
+from torchett.startup.schedule import Stage
 
 SCRIPT = """
 import sys, time
@@ -47,6 +52,25 @@ def test_it_is_drawn_with_its_critical_path_and_the_next_overlap(run: Path) -> N
     assert "critical path: group → loader" in shown.output
     assert "next: 'loader' without waiting for 'group' would win 0.2" in shown.output
     assert "of 2" in shown.output
+
+
+def test_a_win_of_nothing_is_not_spoken_of() -> None:
+    """A stage that failed at once, and one that hardly took longer."""
+    alone = Stage(name="loading", account="preproc_creation", runs="main")
+    other = Stage(name="group", account="process_group_init", runs="main")
+    for stages in ((alone,), (alone, other)):
+        runs = [StageRun(stage=one, t0_ns=i * 99, t1_ns=i * 99 + 9) for i, one in enumerate(stages)]
+        said = drawn(PlanRun(t0_ns=0, t1_ns=3_000_000, stages=tuple(runs)))
+        assert "0.00 s of work in 0.00 s\n" in said
+        assert "overlapping won" not in said
+        assert "would win" not in said
+
+
+def drawn(plan: PlanRun) -> str:
+    console = Console(width=110, file=io.StringIO())
+    console.print(draw(plan))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
 
 
 def test_as_json_with_the_rank_that_was_asked_for(run: Path) -> None:

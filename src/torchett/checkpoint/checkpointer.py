@@ -13,6 +13,7 @@
 
 import atexit
 import logging
+import math
 import os
 import threading
 import time
@@ -32,7 +33,7 @@ from torchett.checkpoint.saves import Copy, Save, Saves
 from torchett.checkpoint.schedule import Schedule
 from torchett.checkpoint.snapshots import Snapshots
 from torchett.checkpoint.standstill import all_stand_at, unlike_its_last_step
-from torchett.checkpoint.storage import open_storage, token
+from torchett.checkpoint.storage import named_storage, token
 from torchett.checkpoint.toll import Toll
 from torchett.checkpoint.trouble import Trouble
 from torchett.checkpoint.upload import Job, Outcome, Target
@@ -73,8 +74,9 @@ class Checkpointer:
         on_error: Literal["go on", "raise"] = "go on",
         mtbf_s: float | None = None,
     ) -> None:
-        near = open_storage(where)
-        self._tiers = [near] + ([open_storage(remote)] if remote is not None else [])
+        _refuse_wrong(upload, on_error, staging_memory, mtbf_s)
+        near = named_storage(where)
+        self._tiers = [near] + ([named_storage(remote)] if remote is not None else [])
         keep = keep if isinstance(keep, Keep) else Keep(last=keep)
         if keep_remote is None:
             keep_remote = keep
@@ -443,6 +445,23 @@ class Checkpointer:
         """A process that ends without `close`: what is on its way arrives, nothing is begun."""
         if os.getpid() == pid:
             self.close(final=False)
+
+
+def _refuse_wrong(upload: str, on_error: str, staging_memory: Any, mtbf_s: Any) -> None:
+    """Say of a setting now what would go wrong with it at a save."""
+    uploads, ways = ("auto", "process", "thread"), ("go on", "raise")
+    room = staging_memory is None or (
+        isinstance(staging_memory, int | float) and staging_memory >= 0
+    )
+    rate = mtbf_s is None or (isinstance(mtbf_s, int | float) and 0 < mtbf_s < math.inf)
+    for name, value, good, expected in (
+        ("upload", upload, upload in uploads, f"one of {uploads}"),
+        ("on_error", on_error, on_error in ways, f"one of {ways}"),
+        ("staging_memory", staging_memory, room, "a number of bytes, or None"),
+        ("mtbf_s", mtbf_s, rate, "seconds above 0, or None"),
+    ):
+        if not good:
+            raise ValueError(f"{name}={value!r}: expected {expected}")
 
 
 class _Met:

@@ -26,17 +26,23 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The best interval for these costs."""
+    """The best interval for these costs: `optimum_s`, or more where uploads take longer."""
 
     costs: Costs
     interval_s: float
+    optimum_s: float
     interval_simple_s: float
     waste: Waste
 
     @property
     def least_interval_s(self) -> float:
         """With one upload at a time, saves cannot follow each other faster than this."""
-        return max(0.0, self.costs.upload_s - self.costs.blocking_s)
+        return least_s(self.costs)
+
+    @property
+    def held_up(self) -> bool:
+        """Whether uploads do not let it save as often as would be best."""
+        return self.interval_s > self.optimum_s
 
     def at(self, interval_s: float) -> Point:
         saving, lost = simple_waste(interval_s, self.costs)
@@ -53,6 +59,7 @@ class Plan:
         simple = self.at(self.interval_simple_s)
         return {
             "interval_s": self.interval_s,
+            "optimum_s": self.optimum_s,
             "interval_simple_s": self.interval_simple_s,
             "least_interval_s": self.least_interval_s,
             **_percents(self.waste),
@@ -75,13 +82,20 @@ class Plan:
 
 def plan(costs: Costs) -> Plan:
     """The plan for these costs; both blocking and the MTBF must be above 0."""
-    interval_s = optimum_s(costs.blocking_s, costs.mtbf_s)
+    best_s = optimum_s(costs.blocking_s, costs.mtbf_s)
+    interval_s = max(best_s, least_s(costs))
     return Plan(
         costs=costs,
         interval_s=interval_s,
+        optimum_s=best_s,
         interval_simple_s=simple_s(costs.blocking_s, costs.mtbf_s),
         waste=waste(interval_s, costs),
     )
+
+
+def least_s(costs: Costs) -> float:
+    """The shortest interval in which the upload before is through when the next one begins."""
+    return max(0.0, costs.upload_s - costs.blocking_s)
 
 
 def _percents(parts: Waste) -> dict[str, float]:

@@ -18,6 +18,8 @@ class Keep:
     mode: Literal["min", "max"] = "min"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.last, int) or isinstance(self.last, bool):
+            raise ValueError(f"keep: last={self.last!r}, expected how many of the last ones stay")
         if self.last < 1:
             raise ValueError(f"keep: last={self.last}, but the newest checkpoint has to stay")
 

@@ -90,6 +90,17 @@ def open_storage(where: "str | os.PathLike[str]") -> Storage:
     return Folder(Path(text.removeprefix("file://")))
 
 
+def named_storage(where: "str | os.PathLike[str]") -> Storage:
+    """The storage that a user named, there or not yet; refused where a file is in its place."""
+    storage = open_storage(where)
+    if isinstance(storage, Folder):
+        path = storage.path
+        there = next(one for one in (path, *path.parents) if os.path.exists(one))
+        if not os.path.isdir(there):
+            raise CheckpointError(f"{there}: expected a folder for checkpoints, found a file")
+    return storage
+
+
 class Folder:
     """A folder of a file system with rename and fsync."""
 
@@ -187,7 +198,10 @@ class ObjectStore:
                 f"{address} needs fsspec: pip install 'torchett[store]'"
             ) from None
         self.root = address
-        self._fs, self._path = fsspec.core.url_to_fs(address)
+        try:
+            self._fs, self._path = fsspec.core.url_to_fs(address)
+        except (ImportError, ValueError) as error:
+            raise CheckpointError(f"{address} cannot be opened: {error}") from None
         self._path = self._path.rstrip("/")
 
     def names(self) -> list[str]:

@@ -275,13 +275,14 @@ def _marks(plan: Plan, mark_s: float | None, x: Scale, y: Scale, text: Write) ->
     base = _HEIGHT - _BOTTOM
     dashed = 'stroke-dasharray="3 4"'
     bold = 'font-weight="600"'
+    least = "the least that uploads allow" if plan.held_up else "the least"
     parts = [
         _line(best_x, best_y - 46, best_x, best_y, _INK),
         _line(best_x, best_y, best_x, base, _INK, dashed),
         f'<circle cx="{best_x:.1f}" cy="{best_y:.1f}" r="5.5" fill="{_INK}"/>',
         text((best_x - 6, best_y - 70), f"every {duration(plan.interval_s)}", bold),
         text(
-            (best_x - 6, best_y - 53), f"{_percent(plan.waste.of_interval)} wasted: the least", bold
+            (best_x - 6, best_y - 53), f"{_percent(plan.waste.of_interval)} wasted: {least}", bold
         ),
     ]
     if mark_s is not None and x(mark_s) <= _WIDTH - _RIGHT:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torchett.compile.archive import Archive
     from torchett.compile.library import Head, Library
     from torchett.compile.signing import Key
+    from torchett.store import Store
 
 
 @click.group("compile")
@@ -31,7 +32,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 _key_file = click.option(
     "--key-file",
     type=click.Path(path_type=Path),
-    help="The key FILE was signed with, where it is not the library's.",
+    help="The key it was signed with, where that is another library's: OLD/.key.",
 )
 
 
@@ -62,11 +63,12 @@ def ls(url: str, as_json: bool) -> None:
 @cache.command("show")
 @click.argument("url")
 @click.argument("key", required=False)
+@_key_file
 @_json
 @speaks_plainly
-def show(url: str, key: str | None, as_json: bool) -> None:
+def show(url: str, key: str | None, key_file: Path | None, as_json: bool) -> None:
     """Show what is in an archive: of a library (URL KEY, or what KEY begins with) or in a FILE."""
-    archive, size = _archive(url, key)
+    archive, size = _archive(url, key, key_file)
     kinds: dict[str, list[int]] = {}
     for one in archive.entries:
         kinds.setdefault(one.kind, []).append(one.size)
@@ -105,12 +107,12 @@ def show(url: str, key: str | None, as_json: bool) -> None:
 def pull(url: str, key: str, file: Path) -> None:
     """Copy an archive out of a library into FILE, once it has been checked."""
     from torchett.compile.archive import contents, unpack
-    from torchett.store import write_whole
+    from torchett.runs.files import write_bytes
 
     library = _library(url)
     data = _read(library, _head(library, key))
     contents(unpack(data, library.key))
-    write_whole(file, data)
+    write_bytes(file, data, durable=True)
     click.echo(f"ett: {file}: {len(data) / 1e6:.1f} MB", err=True)
 
 
@@ -122,14 +124,17 @@ def pull(url: str, key: str, file: Path) -> None:
 def push(file: Path, url: str, key_file: Path | None) -> None:
     """Add the archive in FILE to a library, signed with the library's key."""
     from torchett.compile.archive import contents
-    from torchett.compile.library import Addition, environment_of
+    from torchett.compile.library import Addition, Library, environment_of
+    from torchett.compile.signing import key_for
 
-    library = _library(url, create=True)
-    archive, _ = _file(file, key_file, library.key)
+    store = _store(url)
+    archive, _ = _file(file, key_file, key_for(store, os.environ))
     contents(archive)
     words = archive.environment
+    key = environment_of(words).key
     added = Addition(entries=archive.entries, known={e.identity[:2] for e in archive.entries})
-    name, why = library.publish(words, environment_of(words).key, added)
+    library = Library(store, key_for(store, os.environ, create=True))
+    name, why = library.publish(words, key, added)
     click.echo(f"ett: {url}: {name or why}", err=True)
 
 
@@ -143,13 +148,13 @@ def merge(files: tuple[Path, ...], output: Path, key_file: Path | None) -> None:
     from torchett.compile import archive as archives
     from torchett.compile.environment import stale
     from torchett.compile.library import environment_of
-    from torchett.store import write_whole
+    from torchett.runs.files import write_bytes
 
     key = _key(files[0], key_file)
     if key is None:
         from torchett.compile.signing import HOW
 
-        raise InputError(f"{output} could not be signed: {HOW}, or give --key-file")
+        raise InputError(f"{output} could not be signed: {HOW}, or give --key-file OLD/.key")
     found = [(file, _file(file, key_file, key)[0]) for file in files]
     first = environment_of(found[0][1].environment)
     for file, archive in found:
@@ -158,7 +163,7 @@ def merge(files: tuple[Path, ...], output: Path, key_file: Path | None) -> None:
             raise InputError(f"{file} does not go with {files[0]}: {reason}")
     entries = archives.merge([archive.entries for _, archive in found])
     data = archives.pack(found[0][1].environment, entries, key)
-    write_whole(output, data)
+    write_bytes(output, data, durable=True)
     click.echo(f"ett: {output}: {len(entries)} entries, {len(data) / 1e6:.1f} MB", err=True)
 
 
@@ -177,7 +182,7 @@ def verify(url: str, key_file: Path | None, as_json: bool) -> None:
     if Path(url).is_file():
         names = [(url, None)]
     else:
-        library = _library(url)
+        library = _library(url, key_file)
         names = [(head.key, head) for head in library.heads()]  # type: ignore[misc]
     for name, head in names:
         try:
@@ -201,7 +206,13 @@ def verify(url: str, key_file: Path | None, as_json: bool) -> None:
 
 @cache.command("gc")
 @click.argument("url")
-@click.option("--older-than", default=90.0, show_default=True, help="Days since it was made.")
+@click.option(
+    "--older-than",
+    default=90.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="Days since it was made.",
+)
 @_json
 @speaks_plainly
 def gc(url: str, older_than: float, as_json: bool) -> None:
@@ -227,18 +238,29 @@ def say_if_unusable(url: str) -> None:
         click.echo(f"ett: {url} is not used: {error}", err=True)
 
 
-def _library(url: str, *, create: bool = False) -> "Library":
-    from torchett.compile.library import Library
-    from torchett.compile.signing import key_for
+def _store(url: str) -> "Store":
+    """Where a library is, or will be."""
     from torchett.store import FolderStore, StoreError, open_store
 
     try:
         store = open_store(url)
     except StoreError as error:
         raise InputError(str(error)) from None
-    if isinstance(store, FolderStore) and not create and not store.root.is_dir():
+    if isinstance(store, FolderStore) and store.root.is_file():
+        raise InputError(f"{url}: expected a folder with archives, found a file")
+    return store
+
+
+def _library(url: str, key_file: Path | None = None) -> "Library":
+    """A library that is there."""
+    from torchett.compile.library import Library
+    from torchett.compile.signing import key_for
+    from torchett.store import FolderStore
+
+    store = _store(url)
+    if isinstance(store, FolderStore) and not store.root.is_dir():
         raise InputError(f"{url}: expected a folder with archives, found nothing")
-    return Library(store, key_for(store, os.environ, create=create))
+    return Library(store, key_for(store, _with_key(key_file)))
 
 
 def _head(library: "Library", key: str) -> "Head":
@@ -260,21 +282,22 @@ def _read(library: "Library", head: "Head") -> bytes:
         ) from None
 
 
-def _archive(url: str, key: str | None) -> "tuple[Archive, int]":
+def _archive(url: str, key: str | None, key_file: Path | None) -> "tuple[Archive, int]":
     """An archive of a library, or one in a file."""
     from torchett.compile.archive import unpack
 
     if key is None:
         if not Path(url).is_file():
             raise InputError(f"'{url}': expected an archive's file, or a library and a KEY")
-        return _file(Path(url), None, None)
-    library = _library(url)
+        return _file(Path(url), key_file, None)
+    library = _library(url, key_file)
     data = _read(library, _head(library, key))
     return unpack(data, library.key), len(data)
 
 
 def _file(path: Path, key_file: Path | None, also: "Key | None") -> "tuple[Archive, int]":
-    from torchett.compile.archive import MOST_BYTES, RefusedError, unpack
+    from torchett.compile.archive import MOST_BYTES, RefusedError, StrangeKeyError, unpack
+    from torchett.compile.signing import HOW_FROM_ANOTHER
 
     try:
         if path.stat().st_size > MOST_BYTES:
@@ -284,6 +307,8 @@ def _file(path: Path, key_file: Path | None, also: "Key | None") -> "tuple[Archi
         raise InputError(f"{path}: {error.strerror}") from None
     try:
         return unpack(data, _key(path, key_file) or also), len(data)
+    except StrangeKeyError as error:
+        raise InputError(f"{path}: {error.seen}: {HOW_FROM_ANOTHER}") from None
     except RefusedError as error:
         raise InputError(f"{path}: {error}") from None
 
@@ -293,10 +318,12 @@ def _key(file: Path, key_file: Path | None) -> "Key | None":
     from torchett.compile.signing import key_for
     from torchett.store import FolderStore
 
-    env = dict(os.environ)
-    if key_file is not None:
-        env["ETT_CACHE_KEY_FILE"] = str(key_file)
-    return key_for(FolderStore(file.absolute().parent.parent), env)
+    return key_for(FolderStore(file.absolute().parent.parent), _with_key(key_file))
+
+
+def _with_key(key_file: Path | None) -> dict[str, str]:
+    """The environment in which the key is the one that was given, if one was."""
+    return dict(os.environ) | ({"ETT_CACHE_KEY_FILE": str(key_file)} if key_file else {})
 
 
 def _head_json(head: "Head") -> dict[str, Any]:

@@ -125,7 +125,10 @@ def _lines(path: Path) -> list[str]:
     "-o", "--output", type=click.Path(path_type=Path), help="A file (else stdout), or DIR."
 )
 @click.option(
-    "--follow", metavar="SECONDS", type=click.FloatRange(0.1), help="A running job, as it goes."
+    "--follow",
+    metavar="SECONDS",
+    type=click.FloatRange(0.1),
+    help="Go on while the job runs, looking this often (tensorboard, wandb, mlflow).",
 )
 @speaks_plainly
 def export(run: str, form: str, output: Path | None, follow: float | None) -> None:

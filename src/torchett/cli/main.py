@@ -52,10 +52,15 @@ def main() -> None:
     "--hang-timeout",
     default=8.0,
     show_default=True,
+    type=click.FloatRange(0),
     help="Seconds without any sign of life after which a rank is ended; 0 for never.",
 )
 @click.option(
-    "--progress", default=30.0, show_default=True, help="Seconds between lines; 0 for none."
+    "--progress",
+    default=30.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="Seconds between lines; 0 for none.",
 )
 @click.option("--compile-cache", help="Path or URL of a library of compiled code to use and fill.")
 @click.option(

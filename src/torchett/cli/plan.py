@@ -197,10 +197,11 @@ def _page(made: "Plan", job: str | None, saves: "Saves | None", own_rate: bool) 
         f" and {_percent(simple.simple)}\n",
         style="dim",
     )
-    if made.least_interval_s > made.interval_s:
+    if made.held_up:
         head.append(
             f"  an upload takes {duration(costs.upload_s)}: with one at a time, saves cannot be"
             f" less than {duration(made.least_interval_s)} apart\n"
+            f"  and the optimum, {_exact(made.optimum_s)}, is out of reach\n"
         )
     mark_s = None if saves is None else saves.interval_s
     shown: list[RenderableType] = [head, terminal(made, mark_s=mark_s)]
@@ -231,9 +232,10 @@ def _run_page(made: "Plan", job: str, saves: "Saves", own_rate: bool) -> "Render
         return text
     own = made.at(saves.interval_s).waste.total
     more = own - made.waste.total
-    text.append(
-        f"\n◆ it saved every {duration(saves.interval_s)}: {_percent(own)} expected waste,"
-        f" {_percent(more)[:-1]} points more than the optimum"
-        f" ({duration(more * saves.exposure_s)} of {duration(saves.exposure_s)})"
-    )
+    text.append(f"\n◆ it saved every {duration(saves.interval_s)}: {_percent(own)} expected waste")
+    if more >= 0:  # below it only where uploads are said to be slower than they were
+        text.append(
+            f", {_percent(more)[:-1]} points more than {'that' if made.held_up else 'the optimum'}"
+            f" ({duration(more * saves.exposure_s)} of {duration(saves.exposure_s)})"
+        )
     return text

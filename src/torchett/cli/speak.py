@@ -1,5 +1,6 @@
 """How commands speak: plain tables, one JSON object, one line when something is wrong."""
 
+import errno
 import json
 import os
 import sys
@@ -10,6 +11,8 @@ from typing import Any
 import click
 
 from torchett.model.errors import EttError
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def speaks_plainly(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -23,10 +26,21 @@ def speaks_plainly(command: Callable[..., Any]) -> Callable[..., Any]:
             click.echo(f"ett: {error}", err=True)
             raise SystemExit(2) from None
         except BrokenPipeError:  # `ett report … | head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _forget_stdout()
             raise SystemExit(1) from None
+        except OSError as error:  # `ett report … > /dev/full`
+            if error.errno not in _NO_ROOM:
+                raise
+            click.echo(f"ett: {error.filename or 'output'} not written: {error.strerror}", err=True)
+            _forget_stdout()
+            raise SystemExit(2) from None
 
     return spoken
+
+
+def _forget_stdout() -> None:
+    """Let nothing be said at exit of what stdout did not take."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_json(value: Any) -> None:

@@ -8,12 +8,12 @@ import click
 from torchett.checkpoint.catalog import Entry, entries, latest, verify
 from torchett.checkpoint.errors import CheckpointError
 from torchett.checkpoint.retention import Keep, doomed
-from torchett.checkpoint.storage import open_storage
+from torchett.checkpoint.storage import named_storage
 from torchett.cli.speak import print_json, print_rich, speaks_plainly
 
 
 def _all(where: str) -> list[Entry]:
-    found = entries(open_storage(where))
+    found = entries(named_storage(where))
     if not found:
         raise CheckpointError(f"{where} has no checkpoints: expected folders such as step-00000039")
     return found
@@ -22,7 +22,7 @@ def _all(where: str) -> list[Entry]:
 def _one(path: str) -> Entry:
     """The checkpoint at a path such as runs/a/step-00000039, or the newest under one."""
     where, _, name = path.rstrip("/").rpartition("/")
-    for entry in entries(open_storage(where or ".")):
+    for entry in entries(named_storage(where or ".")):
         if entry.name == name:
             return entry
     return _all(path)[0]
@@ -52,7 +52,7 @@ def _row(entry: Entry, newest: str | None) -> dict[str, Any]:
 @speaks_plainly
 def ls(where: str, as_json: bool) -> None:
     """List the checkpoints under WHERE (a folder or an address such as s3://…), newest first."""
-    newest = latest(open_storage(where))
+    newest = latest(named_storage(where))
     rows = [_row(entry, newest) for entry in _all(where)]
     if as_json:
         print_json({"where": where, "checkpoints": rows})

@@ -56,6 +56,14 @@ class RefusedError(EttError):
     """An archive that will not be used, and why."""
 
 
+class StrangeKeyError(RefusedError):
+    """An archive signed with a key that is not ours; `seen` is that without what to do."""
+
+    def __init__(self, seen: str) -> None:
+        super().__init__(f"{seen}: {HOW}")
+        self.seen = seen
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One thing kept: a cache artifact of torch's, or a file of the cache folder."""
@@ -217,9 +225,11 @@ def _check_seal(sealed: bytes, message: bytes, key: Key | None) -> str:
     if seal.get("by") != ALGORITHM:
         raise RefusedError(f"signed by {seal.get('by')!r}, expected {ALGORITHM}")
     if key is None:
-        raise RefusedError(f"signed, but this job was given no key to check it with: {HOW}")
+        raise StrangeKeyError(
+            f"signed with key {seal.get('key')!r}, and there is no key to check it with"
+        )
     if seal.get("key") != key.name:
-        raise RefusedError(f"signed with key {seal.get('key')!r}, ours is {key.name!r}: {HOW}")
+        raise StrangeKeyError(f"signed with key {seal.get('key')!r}, ours is {key.name!r}")
     if not key.made(str(seal.get("seal")), message):
         raise RefusedError("forged or damaged: its seal does not match its manifest")
     return key.name

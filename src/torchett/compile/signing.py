@@ -25,6 +25,7 @@ from torchett.store import FolderStore, Store
 
 ALGORITHM = "hmac-sha256"
 HOW = "set ETT_CACHE_KEY or ETT_CACHE_KEY_FILE to a secret the team shares (openssl rand -hex 32)"
+HOW_FROM_ANOTHER = "give --key-file OLD/.key, the key of the library it comes from"
 _LEAST = 32
 _process_key = secrets.token_bytes(32)  # memory:// lives no longer than the process
 

@@ -23,8 +23,13 @@ def find_run(name: str) -> Path:
         shown = name if len(name) <= 60 else f"{name[:57]}…"
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise RunError(f"{shown}: expected a run folder: {reason}") from None
-    there = f"; {known} has {', '.join(near[-5:])}" if near else f"; {known} has no runs"
-    raise RunError(f"{name}: no such run{there} (set ETT_RUNS, or give a path)")
+    raise RunError(f"{name}: no such run; {known} has {_some(near)} (set ETT_RUNS, or give a path)")
+
+
+def _some(names: list[str], most: int = 5) -> str:
+    """The last of them, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[-most:]) + more if names else "no runs"
 
 
 def is_run(path: Path) -> bool:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _CRITICAL, _HIDDEN, _MARK = "█", "░", "◆"
+_SHOWN_NS = 5_000_000  # less is 0.00 s
 
 
 def draw(run: PlanRun, *, width: int = 48) -> "RenderableType":
@@ -73,16 +74,13 @@ def _footer(run: PlanRun) -> "list[Text]":
     from rich.text import Text
 
     path = " → ".join(one.name for one in run.critical_path)
-    share = f" ({100 * run.won_ns / run.serial_ns:.0f}%)" if run.serial_ns else ""
-    lines = [
-        Text(f"{_MARK} critical path: {path}"),
-        Text(
-            f"{seconds(run.serial_ns)} of work in {seconds(run.wall_ns)}: "
-            f"overlapping won {seconds(run.won_ns)}{share}"
-        ),
-    ]
+    spent = f"{seconds(run.serial_ns)} of work in {seconds(run.wall_ns)}"
+    if run.won_ns >= _SHOWN_NS:
+        share = 100 * run.won_ns / run.serial_ns
+        spent += f": overlapping won {seconds(run.won_ns)} ({share:.0f}%)"
+    lines = [Text(f"{_MARK} critical path: {path}"), Text(spent)]
     following = run.next_overlap
-    if following is not None:
+    if following is not None and following.won_ns >= _SHOWN_NS:
         lines.append(Text(f"next: {following} would win {seconds(following.won_ns)}"))
     else:
         lines.append(Text("next: the longest chain of stages is all there is to wait for"))
