@@ -1,6 +1,7 @@
 """The report stays readable at every size of job."""
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,9 +21,9 @@ from torchett.report.words import seconds
 S = 1_000_000_000
 
 
-def printed(history: History) -> str:
+def printed(history: History, now_ns: int | None = None) -> str:
     out = io.StringIO()
-    page = job_report(settle(history), history, DEFINITIONS["meta"])
+    page = job_report(settle(history), history, DEFINITIONS["meta"], now_ns=now_ns)
     Console(file=out, width=110, highlight=False).print(page)
     return out.getvalue()
 
@@ -30,6 +31,16 @@ def printed(history: History) -> str:
 def history(attempts: list[Attempt], rows: Rows, ranks: int = 1) -> History:
     job = Job(name="job", ranks=ranks, attempts=tuple(attempts))
     return History(job=job, rows=rows, accounts=AccountTable())
+
+
+@pytest.mark.parametrize(
+    ("now_s", "said"),
+    [(None, "still running"), (90, "still running"), (9100, "no sign of life for 2.5 h")],
+)
+def test_a_job_whose_launcher_is_gone_is_not_said_to_run(now_s: int | None, said: str) -> None:
+    attempt = Attempt(number=0, start_ns=0, ranks=1)
+    live = replace(history([attempt], Rows.none()), now_ns=100 * S)
+    assert said in printed(live, None if now_s is None else now_s * S)
 
 
 def test_a_job_without_attempts_or_steps_has_a_report() -> None:

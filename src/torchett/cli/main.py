@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import click
@@ -208,7 +209,8 @@ def report(run: str, as_json: bool, definition: str, svg: Path | None) -> None:
     from torchett.runs.folder import find_run
     from torchett.runs.reader import RunReader
 
-    reader = RunReader(find_run(run)).poll()
+    folder = find_run(run)
+    reader = RunReader(folder).poll()
     ledger, chosen = reader.ledger(), DEFINITIONS[definition]
     compiles = summary(compiles_of(reader))
     reader.asides += cache_lines(reader.facts("compile_cache"))
@@ -226,10 +228,15 @@ def report(run: str, as_json: bool, definition: str, svg: Path | None) -> None:
             shown["definition"] = {"name": definition, "percent": value, "is": chosen.sentence}
         print_json(shown)
         return
+    from torchett.record.attempts import last_beat
     from torchett.report.compiles import compile_section
     from torchett.report.job import job_report
 
-    drawn = job_report(ledger, reader.history(), chosen, details=compile_section(compiles))
+    history = reader.history()
+    beats = last_beat(folder) is not None
+    now_ns = int((time.time() - history.epoch_s) * 1e9) if beats else None
+    details = compile_section(compiles)
+    drawn = job_report(ledger, history, chosen, details=details, now_ns=now_ns)
     if svg is None:
         print_rich(drawn)
         return

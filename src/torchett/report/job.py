@@ -21,6 +21,7 @@ _STRIP = 50
 _SMALL = 0.0005  # of all: accounts below this share a line
 _MOST_ATTEMPTS = 12  # of a job with more, the first and last are shown
 _MOST_RANKS = 8
+_SILENT_NS = 60_000_000_000  # launchers beat every second; hosts' clocks may differ a little
 
 
 def job_report(
@@ -29,10 +30,14 @@ def job_report(
     definition: Definition,
     width: int = 100,
     details: Sequence[RenderableType] = (),
+    now_ns: int | None = None,
 ) -> RenderableType:
-    """The whole report, with what levers have to say in `details`."""
+    """The whole report, with what levers have to say in `details`.
+
+    `now_ns` is given where a job that runs would have shown a sign of life until just before.
+    """
     parts: list[RenderableType] = [
-        *_headline(ledger, history, definition, width),
+        *_headline(ledger, history, definition, width, now_ns),
         Text(),
         _tree(ledger),
         Text(),
@@ -46,7 +51,7 @@ def job_report(
 
 
 def _headline(
-    ledger: Ledger, history: History, definition: Definition, width: int
+    ledger: Ledger, history: History, definition: Definition, width: int, now_ns: int | None
 ) -> list[RenderableType]:
     share = definition.percent(ledger, history.rows)
     top = Text(f"{ledger.job}  ", style="bold")
@@ -59,7 +64,9 @@ def _headline(
         f"{seconds(ledger.window_ns)} of wall time",
     ]
     if ledger.window.live:
-        facts.append("still running")
+        silent_ns = 0 if now_ns is None else now_ns - ledger.window.end_ns
+        silent = silent_ns > _SILENT_NS
+        facts.append(f"no sign of life for {seconds(silent_ns)}" if silent else "still running")
     if ledger.window.queue_ns:
         facts.append(f"{seconds(ledger.window.queue_ns)} in the queue before")
     if ledger.window.requeue_ns:
