@@ -17,7 +17,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, MutableMapping
+from collections.abc import Collection, Mapping, MutableMapping
 from contextlib import nullcontext
 from typing import Any, Literal
 
@@ -25,7 +25,7 @@ from torchett.checkpoint import fence, orphans
 from torchett.checkpoint.catalog import PINNED, entries
 from torchett.checkpoint.errors import CheckpointError
 from torchett.checkpoint.history import History
-from torchett.checkpoint.preemption import Preemption
+from torchett.checkpoint.met import Met
 from torchett.checkpoint.prefetch import Prefetch
 from torchett.checkpoint.ranks import Ranks, meet
 from torchett.checkpoint.retention import Keep
@@ -34,7 +34,6 @@ from torchett.checkpoint.schedule import Schedule
 from torchett.checkpoint.snapshots import Snapshots
 from torchett.checkpoint.standstill import all_stand_at, unlike_its_last_step
 from torchett.checkpoint.storage import named_storage, token
-from torchett.checkpoint.toll import Toll
 from torchett.checkpoint.trouble import Trouble
 from torchett.checkpoint.upload import Job, Outcome, Target
 from torchett.checkpoint.uploaders import ProcessUploader, ThreadUploader, Uploader
@@ -91,7 +90,7 @@ class Checkpointer:
         rank, size = (int(os.environ.get(name, d)) for name, d in (("RANK", 0), ("WORLD_SIZE", 1)))
         self._prefetch = Prefetch(self._tiers, rank, size, orphaned=self._orphaned)
         self._snapshots = Snapshots(staging_memory)
-        self._met: _Met | None = None
+        self._met: Met | None = None
         self._decisions = 0
         self._last: tuple[int, State, float | None] | None = None
         self._saved_step = -1
@@ -238,13 +237,13 @@ class Checkpointer:
 
     # Behind it -------------------------------------------------------------------------------
 
-    def _meet(self) -> "_Met":
+    def _meet(self) -> Met:
         if self._met is None:
             orphans.wait_for(self._orphaned)
             ranks = meet()
             history = History(self._tiers[0])
             auto = history.read() if ranks.rank == 0 and self._every == "auto" else None
-            self._met = _Met(
+            self._met = Met(
                 ranks,
                 Schedule(self._every, auto_state=auto, mtbf_s=self._mtbf_s),
                 Saves(self._on_durable, self._on_done),
@@ -267,7 +266,7 @@ class Checkpointer:
             )
         return ThreadUploader(self._on_flushed, ranks.group)
 
-    def _prepare(self, met: "_Met", state: State) -> None:
+    def _prepare(self, met: Met, state: State) -> None:
         """At the first step: make the memory for copies and the uploader ready."""
         if not self._snapshots.prepared:
             met.uploader.begin()
@@ -275,7 +274,7 @@ class Checkpointer:
 
     def _save(
         self,
-        met: "_Met",
+        met: Met,
         step: int,
         state: State,
         metric: float | None,
@@ -305,7 +304,7 @@ class Checkpointer:
             called_s = time.monotonic() - began
             met.toll.called(self._decisions, called_s, copy, early=by == "thread")
 
-    def _choose(self, met: "_Met", must: bool) -> str:
+    def _choose(self, met: Met, must: bool) -> str:
         """On rank 0: whether to save now, into which fresh place, and by whom."""
         unready = met.schedule.steps is None and not self._snapshots.ready
         if (met.saves.busy or unready) and not must:
@@ -317,7 +316,7 @@ class Checkpointer:
 
     def _begin(
         self,
-        met: "_Met",
+        met: Met,
         step: int,
         state: State,
         metric: float | None,
@@ -355,9 +354,7 @@ class Checkpointer:
         )
         return taken.copy
 
-    def _save_just_in_time(
-        self, met: "_Met", step: int, state: State, metric: float | None
-    ) -> None:
+    def _save_just_in_time(self, met: Met, step: int, state: State, metric: float | None) -> None:
         """The hardware will be taken away: save, and wait as long as there is time."""
         self.preempted = True
         began = time.monotonic()
@@ -462,48 +459,3 @@ def _refuse_wrong(upload: str, on_error: str, staging_memory: Any, mtbf_s: Any) 
     ):
         if not good:
             raise ValueError(f"{name}={value!r}: expected {expected}")
-
-
-class _Met:
-    """What is known once the ranks have met."""
-
-    def __init__(
-        self,
-        ranks: Ranks,
-        schedule: Schedule,
-        saves: Saves,
-        uploader: Uploader,
-        history: History,
-    ) -> None:
-        self.ranks, self.schedule, self.saves = ranks, schedule, saves
-        self.uploader, self.history = uploader, history
-        self.preemption = Preemption(ranks)
-        self.pid = os.getpid()
-        self.toll = Toll(schedule.auto, ranks) if schedule.auto is not None else None
-        self._beside_save = False  # the step under way
-        self._thread: ThreadUploader | None = None
-
-    def by_thread(self, on_flushed: Callable[[int, str | None], None]) -> ThreadUploader:
-        """The uploader while there is no process yet, or for a state that it could not map."""
-        if self._thread is None:
-            self._thread = ThreadUploader(on_flushed, self.ranks.group)
-        return self._thread
-
-    def flushed_by(self, timeout_s: float) -> None:
-        """Wait until the second tier has everything, or the time is over."""
-        until = time.monotonic() + timeout_s
-        for uploader in filter(None, (self._thread, self.uploader)):
-            uploader.flushed_by(max(0.0, until - time.monotonic()))
-
-    def passed(self, step: int) -> None:
-        """A step is over."""
-        took_s = self.schedule.passed(step)
-        if self.toll is not None:
-            if took_s is not None:
-                self.toll.step(took_s, self._beside_save)
-            if not self.saves.busy:
-                self.toll.over()
-
-    def goes_on(self) -> None:
-        """The next step is under way."""
-        self._beside_save = self.saves.busy

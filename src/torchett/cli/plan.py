@@ -9,7 +9,6 @@ import click
 
 from torchett.cli.speak import print_json, print_rich, speaks_plainly
 from torchett.model.errors import InputError
-from torchett.report.words import plural
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -130,6 +129,8 @@ def _costs(given: dict[str, float | None], job: str | None, saves: "Saves | None
 
 
 def _unblocking(saves: "Saves") -> str:
+    from torchett.report.words import plural
+
     if not saves.saves:
         return "no save is recorded"
     return f"{plural(saves.saves, 'save')}, and how long one blocks the loop is not recorded"
@@ -214,6 +215,7 @@ def _run_page(made: "Plan", job: str, saves: "Saves", own_rate: bool) -> "Render
     from rich.text import Text
 
     from torchett.checkpoint.waste_plot import duration
+    from torchett.report.words import plural
 
     text = Text("\n")
     counts = f"{plural(saves.saves, 'save')}, {plural(saves.failures, 'failure')}"

@@ -181,13 +181,14 @@ class Session:
             return
         is_failing = hasattr(sys, "last_value")  # then the other ranks do not leave with us
         wait_s = 0.0 if is_failing else 10.0
-        if self._settling.locked():  # the thread is at it: it has what there is to be had
-            self._leaving.set()
-        if self._settling.acquire(timeout=wait_s):
-            try:
-                self._settle(wait_s)
-            finally:
-                self._settling.release()
+        if not self._settling.acquire(blocking=False):
+            self._leaving.set()  # the thread is at it: it has what there is to be had
+            if not self._settling.acquire(timeout=wait_s):
+                return
+        try:
+            self._settle(wait_s)
+        finally:
+            self._settling.release()
 
     def settle(self, wait_s: float) -> None:
         """Count what was found, and publish what was not: once, and again if there is more."""

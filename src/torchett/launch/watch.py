@@ -12,6 +12,7 @@ interpreter busy, waiting for data) beats or uses CPU, and is left alone.
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from torchett.record.layout import BEAT_AT, BLOCK_MAGIC, STEPPED_AT
@@ -76,7 +77,7 @@ def _beat(folder: Path, rank: int, pid: int) -> tuple[int, bool]:
 
     Not of whoever has this pid: nodes that share the folder may each have one.
     """
-    for path in (folder / f"rank-{rank}.live", *folder.glob(f"rank-{rank}~*.live")):
+    for path in chain((folder / f"rank-{rank}.live",), folder.glob(f"rank-{rank}~*.live")):
         try:
             with path.open("rb") as file:
                 magic, writer, beat, stepped = _HEAD.unpack(file.read(_HEAD.size))
