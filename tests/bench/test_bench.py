@@ -1,6 +1,7 @@
 """A bench: faults written down beforehand, levers switched one by one, jobs driven to their end."""
 
 import io
+import json
 import os
 import signal
 import subprocess
@@ -19,9 +20,10 @@ from torchett.bench import pulse
 from torchett.bench.levers import LEVERS, NAMES, run_options, script_options, sides
 from torchett.bench.schedule import SCHEDULES, schedule
 from torchett.bench.side import Finished, Side, _run, recalled, remember
-from torchett.bench.verdict import lever_rows
+from torchett.bench.verdict import lever_rows, measured_apart
 from torchett.bench.workload import WORKLOADS, Workload
 from torchett.cli.bench import bench
+from torchett.cli.exchange import import_
 from torchett.model.errors import InputError
 from torchett.report.bench import lever_report
 
@@ -292,6 +294,49 @@ def test_a_machine_that_changed_between_the_sides_is_told_of() -> None:
     assert said.startswith("the machine was 30% slower in torchett's turn than in stock's")
     assert "took 0.70 ms, then 0.91" in said
     assert "30% faster" in (pulse.unsteady(1.0e-3, 0.7e-3) or "")
+
+
+def test_other_weights_are_explained_where_stock_jobs_differ_too() -> None:
+    assert "SHAPE_PADDING=0" in (measured_apart(False, on_gpu=True) or "")
+    assert measured_apart(False, on_gpu=False) is None
+    assert measured_apart(True, on_gpu=True) is None
+    assert measured_apart(None, on_gpu=True) is None
+
+
+def finished_side(folder: Path, name: str, *, wasted_s: float, digest: str) -> None:
+    """A side as a bench of 20 steps on a GPU leaves it."""
+    events: list[dict[str, Any]] = [
+        {"event": "job", "format": "events/1", "job": name, "ranks": 1},
+        {"event": "attempt_start", "attempt": 0, "t": 0.0},
+        {"event": "span", "attempt": 0, "rank": 0, "account": "imports", "t0": 0, "t1": wasted_s},
+        {"event": "step", "attempt": 0, "rank": 0, "step": 19, "t0": wasted_s, "t1": wasted_s + 9},
+        {"event": "attempt_end", "attempt": 0, "t": wasted_s + 9, "outcome": "success"},
+    ]
+    side = Side(name=name, levers=None, folder=folder / name)
+    side.folder.mkdir(parents=True)
+    (side.folder / "ett-bench.log").touch()
+    file = side.folder / "events.jsonl"
+    file.write_text("".join(json.dumps(event) + "\n" for event in events))
+    run = side.folder / "runs" / name
+    assert CliRunner().invoke(import_, [str(file), str(run)]).exit_code == 0
+    done = Finished(side=side, run=run, digest=digest, starts=1, pulse_s=0.4e-3 + wasted_s * 1e-5)
+    remember(done, replace(WORKLOADS["h200"], steps=20), SCHEDULES["mixed"])
+
+
+def test_a_bench_that_is_done_is_shown_as_text_json_and_page(tmp_path: Path) -> None:
+    finished_side(tmp_path, "stock", wasted_s=8.0, digest="ab" * 32)
+    finished_side(tmp_path, "torchett", wasted_s=2.0, digest="cd" * 32)
+    words = ["--h200", "--steps", "20", "--folder", str(tmp_path)]
+    page = tmp_path / "page.html"
+    text = CliRunner().invoke(bench, [*words, "--html", str(page)])
+    assert text.exit_code == 0, text.output
+    shown = " ".join(text.output.split())
+    assert "not training: 8.0 → 2.0 rank-seconds, 75% fewer · final weights: NOT the same" in shown
+    assert "mind: the machine was 12% faster in torchett's turn" in shown
+    assert "mind: on a GPU inductor measures which matrix products it pads" in shown
+    assert "Mind: on a GPU inductor" in page.read_text()
+    told = json.loads(CliRunner().invoke(bench, [*words, "--json"]).stdout)
+    assert (told["saved_percent"], told["same_weights"], len(told["mind"])) == (75.0, False, 2)
 
 
 def test_the_pulse_is_taken_beside_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,16 @@ def same_weights(outcomes: Sequence[Outcome]) -> bool | None:
     return None if None in digests else len(digests) == 1
 
 
+def measured_apart(same: bool | None, *, on_gpu: bool) -> str | None:
+    """What to say of other weights on a GPU, where two stock jobs may differ, too; else None."""
+    if same is not False or not on_gpu:
+        return None
+    return (
+        "on a GPU inductor measures which matrix products it pads, and that decides the last bits:"
+        " TORCHINDUCTOR_SHAPE_PADDING=0 makes the weights of both sides comparable"
+    )
+
+
 def lever_rows(outcomes: Mapping[str, Outcome]) -> list[dict[str, Any]]:
     """What each lever wins alone and loses left out, of the outcomes of `sides(each=True)`."""
     rows = []

@@ -47,7 +47,13 @@ def bench(
     from torchett.bench.pulse import unsteady
     from torchett.bench.schedule import schedule
     from torchett.bench.side import Side, make_even, recalled
-    from torchett.bench.verdict import lever_rows, same_weights, saved_percent, settled
+    from torchett.bench.verdict import (
+        lever_rows,
+        measured_apart,
+        same_weights,
+        saved_percent,
+        settled,
+    )
     from torchett.bench.workload import WORKLOADS
     from torchett.report.bench import bench_report, lever_report
     from torchett.report.page import Exhibit, page
@@ -80,6 +86,11 @@ def bench(
             for side, done in known.items()
         }
     stock, ours = outcomes["stock"], outcomes["torchett"]
+    same = same_weights([stock, ours])
+    mind = (
+        unsteady(stock.pulse_s, ours.pulse_s),
+        measured_apart(same, on_gpu=workload.on_gpu),
+    )
     shown: dict[str, Any] = {
         "workload": f"{workload.name} {workload.preset}",
         "ranks": workload.ranks,
@@ -89,9 +100,9 @@ def bench(
         "stock": stock.to_json(),
         "torchett": ours.to_json(),
         "saved_percent": saved_percent(stock, ours),
-        "same_weights": same_weights([stock, ours]),
+        "same_weights": same,
         "won_s": won_s(stock.ledger, ours.ledger),
-        "unsteady": unsteady(stock.pulse_s, ours.pulse_s),
+        "mind": [remark for remark in mind if remark],
     }
     if levers:
         unbroken = outcomes[UNBROKEN]
@@ -109,7 +120,7 @@ def bench(
             f" What went wrong: {', '.join(shown['went_wrong'])}.",
             f"Rank-seconds that were not training: {stock.wasted_s:.1f} → {ours.wasted_s:.1f},"
             f" {shown['saved_percent']:.0f}% fewer.",
-            *([f"Mind: {shown['unsteady']}."] if shown["unsteady"] else ()),
+            *(f"Mind: {remark}." for remark in shown["mind"]),
         ]
         write_whole(html, [page("The same job, the same failures", said, before, after)])
     if as_json:

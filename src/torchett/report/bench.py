@@ -31,9 +31,7 @@ def bench_report(stock: Ledger, ours: Ledger, facts: Mapping[str, Any]) -> Rende
         f" what went wrong: {', '.join(facts['went_wrong'])}"
     )
     parts = [Text(head, style="dim"), comparison(stock, ours), Text(), table, Text(), verdict]
-    if facts["unsteady"]:
-        parts.append(Text(f"mind: {facts['unsteady']}", style="yellow"))
-    return Group(*parts)
+    return Group(*parts, *(Text(f"mind: {said}", style="yellow") for said in facts["mind"]))
 
 
 def lever_report(rows: Sequence[Mapping[str, Any]], same: bool | None) -> RenderableType:
