@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from rich.console import Console
 
 from torchett.bench import pulse
-from torchett.bench.levers import LEVERS, NAMES, run_options, script_options, sides
+from torchett.bench.levers import LEVERS, NAMES, UNBROKEN, run_options, script_options, sides
 from torchett.bench.schedule import SCHEDULES, schedule
 from torchett.bench.side import Finished, Side, _run, recalled, remember
 from torchett.bench.verdict import lever_rows, measured_apart
@@ -25,7 +24,6 @@ from torchett.bench.workload import WORKLOADS, Workload
 from torchett.cli.bench import bench
 from torchett.cli.exchange import import_
 from torchett.model.errors import InputError
-from torchett.report.bench import lever_report
 
 
 def test_faults_lie_at_their_share_of_the_steps_and_on_ranks_that_exist() -> None:
@@ -101,20 +99,6 @@ def test_a_job_without_failures_is_the_same_job(tmp_path: Path) -> None:
     assert whole[whole.index("--max-restarts") + 1] == "0"
     broken = side.command(WORKLOADS["quick"], SCHEDULES["mixed"])
     assert whole[whole.index("--preset") :][:6] == broken[broken.index("--preset") :][:6]
-
-
-@pytest.mark.parametrize(
-    ("same", "said"), [(True, "the same bits"), (False, "NOT the same"), (None, "not compared")]
-)
-def test_levers_are_shown_with_what_became_of_the_weights(same: bool | None, said: str) -> None:
-    row = {"lever": "fast batch", "needs": [], "alone_s": 5.9, "left_out_s": -2.5}
-    row |= {"alone_ett_percent": 44.2, "left_out_ett_percent": 71.4, "same_weights": same}
-    console = Console(file=io.StringIO(), width=120)
-    console.print(lever_report([row], same))
-    assert isinstance(console.file, io.StringIO)
-    shown = console.file.getvalue()
-    assert f"fast batch +5.9 44.2% -2.5 71.4% {said}" in " ".join(shown.split())
-    assert f"against a stock job without failures: {said}" in shown
 
 
 def test_each_lever_is_compared_with_all_and_with_none_or_what_it_needs() -> None:
@@ -303,7 +287,7 @@ def test_other_weights_are_explained_where_stock_jobs_differ_too() -> None:
     assert measured_apart(None, on_gpu=True) is None
 
 
-def finished_side(folder: Path, name: str, *, wasted_s: float, digest: str) -> None:
+def finished_side(folder: Path, name: str, *, wasted_s: float, digest: str | None) -> None:
     """A side as a bench of 20 steps on a GPU leaves it."""
     events: list[dict[str, Any]] = [
         {"event": "job", "format": "events/1", "job": name, "ranks": 1},
@@ -320,7 +304,8 @@ def finished_side(folder: Path, name: str, *, wasted_s: float, digest: str) -> N
     run = side.folder / "runs" / name
     assert CliRunner().invoke(import_, [str(file), str(run)]).exit_code == 0
     done = Finished(side=side, run=run, digest=digest, starts=1, pulse_s=0.4e-3 + wasted_s * 1e-5)
-    remember(done, replace(WORKLOADS["h200"], steps=20), SCHEDULES["mixed"])
+    through = None if name == UNBROKEN else SCHEDULES["mixed"]
+    remember(done, replace(WORKLOADS["h200"], steps=20), through)
 
 
 def test_a_bench_that_is_done_is_shown_as_text_json_and_page(tmp_path: Path) -> None:
@@ -335,8 +320,35 @@ def test_a_bench_that_is_done_is_shown_as_text_json_and_page(tmp_path: Path) -> 
     assert "mind: the machine was 12% faster in torchett's turn" in shown
     assert "mind: on a GPU inductor measures which matrix products it pads" in shown
     assert "Mind: on a GPU inductor" in page.read_text()
+    assert "<td>start-up plan</td><td>+0.0</td>" in page.read_text()
     told = json.loads(CliRunner().invoke(bench, [*words, "--json"]).stdout)
     assert (told["saved_percent"], told["same_weights"], len(told["mind"])) == (75.0, False, 2)
+
+
+def test_a_side_that_wastes_more_is_not_said_to_waste_fewer(tmp_path: Path) -> None:
+    finished_side(tmp_path, "stock", wasted_s=2.0, digest=None)
+    finished_side(tmp_path, "torchett", wasted_s=3.0, digest=None)
+    words = ["--h200", "--steps", "20", "--folder", str(tmp_path)]
+    assert "50% more · final weights: not compared" in CliRunner().invoke(bench, words).output
+
+
+def test_levers_are_shown_with_what_became_of_the_weights(tmp_path: Path) -> None:
+    digests = {"without-fast_batch": "cd" * 32, "only-plan": None}
+    wasted = {"stock": 8.0, "no-lever": 9.0, "only-fast_batch": 6.5, "without-fast_batch": 1.0}
+    for name in sides(each=True):
+        digest = digests.get(name, "ab" * 32)
+        finished_side(tmp_path, name, wasted_s=wasted.get(name, 2.0), digest=digest)
+    page = tmp_path / "page.html"
+    words = ["--h200", "--steps", "20", "--folder", str(tmp_path), "--levers", "--html", str(page)]
+    done = CliRunner().invoke(bench, words)
+    assert done.exit_code == 0, done.output
+    shown = " ".join(done.output.split())
+    assert "fast batch +2.5 58.1% -1.0 90.0% NOT the same" in shown
+    assert "start-up plan +7.0 81.8% +0.0 81.8% not compared" in shown
+    assert "compile cache +7.0 81.8% +0.0 81.8% the same bits" in shown
+    assert "against a stock job without failures: the same bits" in shown
+    assert "<td>fast batch</td><td>+2.5</td><td>58.1%</td>" in page.read_text()
+    assert "Final weights, against a stock job without failures: the same bits." in page.read_text()
 
 
 def test_the_pulse_is_taken_beside_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,9 +55,8 @@ def bench(
         settled,
     )
     from torchett.bench.workload import WORKLOADS
-    from torchett.report.bench import bench_report, lever_report
-    from torchett.report.page import Exhibit, page
-    from torchett.report.words import plural
+    from torchett.report.bench import bench_page, bench_report
+    from torchett.report.page import Exhibit
     from torchett.runs.files import expect_writable, write_whole
 
     wrong = schedule(name)
@@ -115,20 +114,11 @@ def bench(
             Exhibit(title=one.title, ledger=one.ledger, history=one.history)
             for one in (stock, ours)
         )
-        said = [
-            f"{shown['workload']}, {plural(workload.ranks, 'rank')}, {workload.steps:,} steps."
-            f" What went wrong: {', '.join(shown['went_wrong'])}.",
-            f"Rank-seconds that were not training: {stock.wasted_s:.1f} → {ours.wasted_s:.1f},"
-            f" {shown['saved_percent']:.0f}% fewer.",
-            *(f"Mind: {remark}." for remark in shown["mind"]),
-        ]
-        write_whole(html, [page("The same job, the same failures", said, before, after)])
+        write_whole(html, [bench_page(before, after, shown)])
     if as_json:
         print_json(shown)
         return
     print_rich(bench_report(stock.ledger, ours.ledger, shown))
-    if levers:
-        print_rich(lever_report(shown["levers"], shown["same_as_unbroken"]))
     if html is not None:
         click.echo(f"ett: {html} written", err=True)
 

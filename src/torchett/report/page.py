@@ -3,7 +3,7 @@
 The page needs nothing but itself: no script, no font, no picture from elsewhere.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -12,6 +12,7 @@ from torchett.ledger.ledger import Ledger
 from torchett.ledger.strips import strip
 from torchett.model.accounts import GROUP_COLOURS, GROUPS, account
 from torchett.report.comparison import moves
+from torchett.report.grid import Grid
 from torchett.report.marks import TITLES
 from torchett.report.words import percent, seconds
 
@@ -53,8 +54,14 @@ class Exhibit:
     history: History
 
 
-def page(title: str, said: Sequence[str], before: Exhibit, after: Exhibit, more: str = "") -> str:
-    """The whole page; `said` are paragraphs under the title, `more` is HTML for its end."""
+def page(
+    title: str,
+    said: Sequence[str],
+    before: Exhibit,
+    after: Exhibit,
+    tables: Mapping[str, Grid] | None = None,
+) -> str:
+    """The whole page; `said` are paragraphs under the title, `tables` stand at the end by title."""
     whole_ns = max(before.ledger.window_ns, after.ledger.window_ns)
     parts = [
         f"<h1>{escape(title)}</h1>",
@@ -66,7 +73,7 @@ def page(title: str, said: Sequence[str], before: Exhibit, after: Exhibit, more:
         *(_timeline(exhibit, whole_ns) for exhibit in (before, after)),
         "<h2>Where the rank-seconds went</h2>",
         _accounts(before, after),
-        more,
+        *(f"<h2>{escape(name)}</h2>{table.to_html()}" for name, table in (tables or {}).items()),
     ]
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
