@@ -47,6 +47,7 @@ FRAME_DTYPE = np.dtype(
 _ENTRY = np.dtype([(n, "<i8") for n in ("wait", "t0", "t1", "index", "meta", "seq")])
 assert _ENTRY.itemsize == ENTRY.size
 _HEADER_BYTES = 1 << 16
+FURTHEST_NS = 1 << 61  # from 1970, and from a host's start: their sum fits in 64 bits
 _LONGEST_NS = 300 * 86_400 * 10**9
 Array = np.ndarray[Any, Any]
 _OPEN = np.dtype([(n, "<i8") for n in ("account", "t0", "background")])
@@ -205,7 +206,7 @@ def open_flight(path: Path) -> Flight | str:
         if min(flight.attempt, flight.restart, flight.rank) < 0 or flight.rank >= flight.ranks:
             raise ValueError
         times = (flight.began_ns, flight.anchor.wall_ns, flight.anchor.mono_ns)
-        if max(map(abs, times)) >= 1 << 61:
+        if max(map(abs, times)) >= FURTHEST_NS:
             raise ValueError
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         found = "a damaged first line" if line else "an empty file"
