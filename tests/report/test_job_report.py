@@ -14,6 +14,7 @@ from torchett.ledger.rows import STEP
 from torchett.ledger.spread import spread, straggler
 from torchett.ledger.views import DEFINITIONS
 from torchett.model import Attempt, Job, Step
+from torchett.model.accounts import INDEX
 from torchett.report.compiles import compile_section
 from torchett.report.job import job_report
 from torchett.report.words import seconds
@@ -49,6 +50,24 @@ def test_a_job_without_attempts_or_steps_has_a_report() -> None:
     page = printed(history([only], Rows.none()))
     assert "Time to Start never" in page
     assert "unattributed" in page
+
+
+def test_attempts_after_the_first_step_recover_even_if_the_one_with_it_is_not_shown() -> None:
+    attempts = [
+        Attempt(number=i, start_ns=10 * i * S, ranks=1, end_ns=(10 * i + 10) * S, outcome="failed")
+        for i in range(20)
+    ]
+    imports = INDEX["imports"]
+    rows = Rows.of(
+        attempt=[*range(20), 9],
+        rank=0,
+        account=[imports] * 20 + [STEP],
+        t0_ns=[*(10 * i * S for i in range(20)), 98 * S],
+        t1_ns=[*((10 * i + 5) * S for i in range(20)), 99 * S],
+    )
+    lines = printed(history(attempts, rows)).splitlines()
+    shown = {words[0]: words[1][:25] for line in lines if (words := line.split())[1:]}
+    assert (shown["5"], shown["14"]) == ("▒" * 25, "╳" * 25)
 
 
 def test_of_a_thousand_attempts_the_first_and_last_are_shown() -> None:

@@ -160,13 +160,13 @@ def _attempts(ledger: Ledger, history: History) -> list[RenderableType]:
     table.add_column("steps", justify="right")
     table.add_column("ended")
     longest = max(ledger.attempts[i].tenure.hi_ns - ledger.attempts[i].tenure.lo_ns for i in shown)
-    started = False
+    stepped = (i for i, attempt in enumerate(ledger.attempts) if attempt.first_step is not None)
+    started = next(stepped, count)
     for i in shown:
         attempt = ledger.attempts[i]
         if i and i - 1 not in shown:
             table.add_row("…", f"{count - len(shown)} more", "", "", "")
-        table.add_row(*_attempt_row(ledger, history, attempt, longest, started))
-        started = started or attempt.first_step is not None
+        table.add_row(*_attempt_row(ledger, history, attempt, longest, i > started))
     return [table, Text()]
 
 
