@@ -57,6 +57,24 @@ def test_what_is_not_of_the_format_is_one_line_and_no_run(
     assert not runs.exists() or not list(runs.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("csv", "t,step\n0,1\n1,5000000001\n"),
+        ("log", "2026-01-01 00:00:00 step 1\n2026-01-01 00:00:01 step 5000000001\n"),
+        ("goodput", FILES["goodput"].replace('"job_end', '"step_count": 5000000001, "step_start')),
+    ],
+)
+def test_steps_that_no_job_has_made_in_one_go_are_one_line(
+    form: str, text: str, runs: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "jump.txt"
+    file.write_text(text)
+    said = ett("import", str(file), "old", "--format", form)
+    assert said.exit_code == 2
+    assert said.stderr.startswith(f"ett: {file}: expected steps that follow each other, found step")
+
+
 def test_a_log_may_be_packed(runs: Path, tmp_path: Path) -> None:
     packed = gzip.compress(FILES["log"].encode())
     (tmp_path / "a.log.gz").write_bytes(packed)
