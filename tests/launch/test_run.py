@@ -218,10 +218,12 @@ def test_standbys_import_what_they_are_told_to(tmp_path: Path) -> None:
         assert done.stdout.split() == [found] * 2, done.stderr
 
 
-@pytest.mark.parametrize("runs", ["file", "/proc/nope"])
-def test_a_folder_that_cannot_be_written_is_bad_input(runs: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("runs", "job"), [("file", "job"), ("/proc/nope", "job"), (".", "a" * 300)]
+)
+def test_a_folder_that_cannot_be_written_is_bad_input(runs: str, job: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    done = ett(tmp_path / runs, "run", "--job", "job", "--", "touch", str(tmp_path / "ran"))
+    done = ett(tmp_path / runs, "run", "--job", job, "--", "touch", str(tmp_path / "ran"))
     assert done.returncode == 2
     assert done.stderr.startswith("ett: ett run: expected a folder to write to, found /")
     assert len(done.stderr.splitlines()) == 1
