@@ -15,6 +15,7 @@ from torchett.record.clock import Anchor
 from torchett.record.layout import (
     ACCOUNT_SHIFT,
     BACKGROUND,
+    BEAT_AT,
     BLOCK,
     BLOCK_MAGIC,
     CHECKPOINT,
@@ -69,6 +70,7 @@ class Flight:
     exit: dict[str, Any] | None = None
     facts: list[tuple[str, Any]] = field(default_factory=list)  # what levers noted: kind, fact
     last_ns: int = 0  # the latest time in it
+    beat_ns: int | None = None  # its last sign of life, if it has not said that it is over
     hole_ns: int | None = None  # since when entries are missing before the ring begins
     damaged: int = 0
     cut_off: int = 0
@@ -165,9 +167,12 @@ class Flight:
     def _read_live(self, data: bytes | None) -> None:
         """Take in the ring's entries that the log does not hold, and the spans that are open."""
         self.ring, self.open, self.hole_ns = np.zeros(0, _ENTRY), np.zeros(0, _OPEN), None
+        self.beat_ns = None
         if data is None or self.exit is not None:
             return
         self.dropped = BLOCK.unpack_from(data)[4]
+        beat = np.frombuffer(data, dtype="<i8", count=1, offset=BEAT_AT)
+        self.beat_ns = int(beat[0]) if beat[0] and self._plausible(beat)[0] else None
         ring = np.frombuffer(data, dtype=_ENTRY, count=SLOTS, offset=RING)
         whole = (ring["seq"] > self.reach) & ((ring["seq"] - 1) % SLOTS == np.arange(SLOTS))
         for key in ("wait", "t0", "t1"):  # noise, not times of this process

@@ -21,6 +21,7 @@ from torchett.ledger.ledger import Ledger
 from torchett.ledger.rows import AccountTable, Batch, Rows
 from torchett.model.errors import RunError
 from torchett.model.values import Checkpoint, Job
+from torchett.record.attempts import last_beat
 from torchett.runs.attempts import attempts_of, numbered
 from torchett.runs.flights import Flight, hole_rows, log_rows, open_flight, open_rows, ring_rows
 from torchett.runs.launchers import Clocks, Launches, read_launches
@@ -81,7 +82,7 @@ class RunReader:
         attempts, moved = attempts_of(launches, flights, numbers, clocks)
         ranks = launches.ranks or max((attempt.ranks for attempt in attempts), default=1)
         self.job = Job(name=launches.job or self.run.name, ranks=ranks, attempts=attempts)
-        self.now_ns = launches.now_ns
+        self.now_ns = launches.now_ns or max(self._beats(flights), default=None)
         self._take_logs(flights, launches)
         self._take_rings(flights)
         self.notes = [*launches.notes, *moved, *clocks.corrections(), *rivals.values()]
@@ -116,6 +117,19 @@ class RunReader:
             notes=tuple(self.notes),
             asides=tuple(self.asides),
         )
+
+    @property
+    def beats(self) -> bool:
+        """Whether a launcher or, where there is none, a rank shows that it is alive."""
+        return last_beat(self.run) is not None or any(self._beats(self.flights))
+
+    def _beats(self, flights: Iterable[Flight]) -> Iterator[int]:
+        """When ranks of the last attempt that have not ended showed that they are alive."""
+        last = self.job.attempts[-1].number if self.job.attempts else None
+        for flight in flights:
+            placing = self._placing[flight.path]
+            if flight.beat_ns is not None and placing.number == last:
+                yield flight.beat_ns + placing.offset_ns
 
     @property
     def flights(self) -> list[Flight]:
