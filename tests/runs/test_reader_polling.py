@@ -187,7 +187,7 @@ def test_damage_in_the_middle_is_said_once(tmp_path: Path) -> None:
 
 
 def test_of_a_job_without_a_launcher_a_span_lasts_until_the_rank_was_last_alive(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """
     evaluation ├──────────── ✗ killed       the record's beat, once a second, is its last word
@@ -204,6 +204,16 @@ def test_of_a_job_without_a_launcher_a_span_lasts_until_the_rank_was_last_alive(
     found = RunReader(tmp_path / "bare").poll().ledger().accounts["evaluation"] / 1e9
     assert 0.9 < found < 2.6
 
+    train("ett.init(job='bare')", tmp_path, {"ETT_ATTEMPT": "1"})  # attempt 0 has vanished
+    found = RunReader(tmp_path / "bare").poll().ledger().accounts["evaluation"] / 1e9
+    assert 0.9 < found < 2.6
+
+
+def test_a_job_without_a_launcher_whose_rank_is_gone_is_not_said_to_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = "import os, time\nett.init(job='bare')\ntime.sleep(0.5)\nos.kill(os.getpid(), 9)"
+    train(script, tmp_path)
     later = time.time() + 100
     monkeypatch.setattr(time, "time", lambda: later)
     page = CliRunner().invoke(main, ["report", str(tmp_path / "bare")]).output

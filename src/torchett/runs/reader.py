@@ -194,7 +194,8 @@ class RunReader:
             placing = self._placing[flight.path]
             offset, number = placing.offset_ns, placing.number
             rows, durable = ring_rows(flight, self._accounts, offset)
-            seen = max(flight.last_ns + offset, int(rows.t1_ns.max()) if len(rows) else 0)
+            alive = max(flight.last_ns, flight.beat_ns or 0) + offset
+            seen = max(alive, int(rows.t1_ns.max()) if len(rows) else 0)
             until = ends.get(number) or (self.now_ns if number == last else None) or seen
             parts += [
                 _in_attempt(part, number)
