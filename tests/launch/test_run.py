@@ -248,3 +248,26 @@ def test_another_node_counts_its_own_attempts(tmp_path: Path) -> None:
     lines = (tmp_path / "job" / "attempts-1.jsonl").read_text().splitlines()
     starts = [fact for fact in map(json.loads, lines) if fact.get("event") == "start"]
     assert [fact["attempt"] for fact in starts] == [0, 1]
+
+
+def test_a_command_that_runs_a_trainer_again_keeps_what_the_first_one_did(tmp_path: Path) -> None:
+    """
+    python ── step 0 ── evaluation ✗ SIGKILL
+                                     python ── step 1 ──
+    """
+    (tmp_path / "train.py").write_text(
+        "import os, signal, sys, time, torchett as ett\n"
+        "ett.init()\n"
+        "with ett.step(int(sys.argv[1])): time.sleep(0.2)\n"
+        "if sys.argv[1] == '0':\n"
+        "    with ett.blocked('evaluation'):\n"
+        "        time.sleep(0.2)\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    twice = f"for i in 0 1; do {sys.executable} {tmp_path}/train.py $i; done"
+    done = ett(tmp_path, "run", "--as-is", "--job", "job", "--", "bash", "-c", twice)
+    assert done.returncode == 0, done.stderr
+    found = ledger(tmp_path)
+    assert found.get("notes", []) == []
+    assert found["accounts"]["effective"] >= 0.4
+    assert 0.18 < found["accounts"]["evaluation"] < 0.6

@@ -10,6 +10,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,7 @@ class RunReader:
         checkpoints: list[Checkpoint] = []
         ends = {attempt.number: attempt.end_ns for attempt in self.job.attempts}
         last = self.job.attempts[-1].number if self.job.attempts else None
+        followed = dict(self._followed(flights))
         for flight in flights:
             placing = self._placing[flight.path]
             offset, number = placing.offset_ns, placing.number
@@ -197,6 +199,7 @@ class RunReader:
             alive = max(flight.last_ns, flight.beat_ns or 0) + offset
             seen = max(alive, int(rows.t1_ns.max()) if len(rows) else 0)
             until = ends.get(number) or (self.now_ns if number == last else None) or seen
+            until = min(until, followed.get(flight.path, until))
             parts += [
                 _in_attempt(part, number)
                 for part in (
@@ -208,6 +211,17 @@ class RunReader:
             ]
             checkpoints += [replace(c, attempt=number) for c in durable]
         self._provisional = Batch(rows=Rows.joined(parts), checkpoints=tuple(checkpoints))
+
+    def _followed(self, flights: Iterable[Flight]) -> Iterator[tuple[Path, int]]:
+        """Records after which another process was the same rank, and when that one began."""
+        placed = defaultdict[tuple[int, int], list[tuple[int, Path]]](list)
+        for flight in flights:
+            placing = self._placing[flight.path]
+            begin_ns = flight.began_ns + placing.offset_ns
+            placed[placing.number, flight.rank].append((begin_ns, flight.path))
+        for ranks in placed.values():
+            for (_, path), (begin_ns, _) in pairwise(sorted(ranks)):
+                yield path, begin_ns
 
 
 def _hints(flights: Iterable[Flight]) -> Iterator[str]:
@@ -250,9 +264,6 @@ def _at_once(one: Flight, other: Flight) -> bool:
     def until(flight: Flight) -> int:
         return max(flight.last_ns, int(flight.ring["t1"].max()) if len(flight.ring) else 0)
 
-    def lies(flight: Flight, t_ns: int) -> int:
-        return t_ns + flight.anchor.offset_ns
-
-    return lies(one, one.began_ns) < lies(other, until(other)) and lies(
-        other, other.began_ns
-    ) < lies(one, until(one))
+    same = one.anchor.clock == other.anchor.clock  # then anchors differ by how they were read
+    apart = 0 if same else other.anchor.offset_ns - one.anchor.offset_ns
+    return one.began_ns < until(other) + apart and other.began_ns + apart < until(one)
