@@ -66,6 +66,16 @@ def test_the_report_reads_as_a_page(ett: Any) -> None:
         assert words in page, words
 
 
+def test_a_terminal_that_knows_no_bars_has_the_figures(
+    ett: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    for command in (["report", "toy"], ["compare", "toy", "toy"]):
+        page = ett(*command)
+        assert (page.returncode, page.stderr) == (0, "")
+        assert "24.2%" in page.stdout
+
+
 @pytest.mark.parametrize("definition", ["meta", "goodput", "megascale", "ettr"])
 def test_each_definition_gives_its_own_number(ett: Any, definition: str) -> None:
     # goodput: rank 0's gap 4→8 over 26 s; megascale: rank 0's steps 0 and 1, 4 s each, over 31 s;

@@ -218,10 +218,12 @@ def test_standbys_import_what_they_are_told_to(tmp_path: Path) -> None:
         assert done.stdout.split() == [found] * 2, done.stderr
 
 
-@pytest.mark.parametrize("runs", ["file", "/proc/nope"])
-def test_a_folder_that_cannot_be_written_is_bad_input(runs: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("runs", "job"), [("file", "job"), ("/proc/nope", "job"), (".", "a" * 300)]
+)
+def test_a_folder_that_cannot_be_written_is_bad_input(runs: str, job: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    done = ett(tmp_path / runs, "run", "--job", "job", "--", "touch", str(tmp_path / "ran"))
+    done = ett(tmp_path / runs, "run", "--job", job, "--", "touch", str(tmp_path / "ran"))
     assert done.returncode == 2
     assert done.stderr.startswith("ett: ett run: expected a folder to write to, found /")
     assert len(done.stderr.splitlines()) == 1
@@ -246,3 +248,26 @@ def test_another_node_counts_its_own_attempts(tmp_path: Path) -> None:
     lines = (tmp_path / "job" / "attempts-1.jsonl").read_text().splitlines()
     starts = [fact for fact in map(json.loads, lines) if fact.get("event") == "start"]
     assert [fact["attempt"] for fact in starts] == [0, 1]
+
+
+def test_a_command_that_runs_a_trainer_again_keeps_what_the_first_one_did(tmp_path: Path) -> None:
+    """
+    python ── step 0 ── evaluation ✗ SIGKILL
+                                     python ── step 1 ──
+    """
+    (tmp_path / "train.py").write_text(
+        "import os, signal, sys, time, torchett as ett\n"
+        "ett.init()\n"
+        "with ett.step(int(sys.argv[1])): time.sleep(0.2)\n"
+        "if sys.argv[1] == '0':\n"
+        "    with ett.blocked('evaluation'):\n"
+        "        time.sleep(0.2)\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    twice = f"for i in 0 1; do {sys.executable} {tmp_path}/train.py $i; done"
+    done = ett(tmp_path, "run", "--as-is", "--job", "job", "--", "bash", "-c", twice)
+    assert done.returncode == 0, done.stderr
+    found = ledger(tmp_path)
+    assert found.get("notes", []) == []
+    assert found["accounts"]["effective"] >= 0.4
+    assert 0.18 < found["accounts"]["evaluation"] < 0.6

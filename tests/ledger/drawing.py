@@ -84,23 +84,26 @@ def saved(step: int, at: float, *, attempt: int = 0) -> Checkpoint:
     return Checkpoint(attempt=attempt, step=step, durable_ns=ns(at))
 
 
-def settled(*drawn: Drawn | list[Step], ranks: int = 1, now: float | None = None) -> Ledger:
-    """The ledger of what was drawn; its sums are checked on the way."""
+def history(*drawn: Drawn | list[Step], ranks: int = 1, now: float | None = None) -> History:
+    """What was drawn, ready to be settled."""
     items = [item for one in drawn for item in (one if isinstance(one, list) else [one])]
     accounts = AccountTable()
-    ledger = settle(
-        History(
-            job=Job(
-                name="drawn",
-                ranks=ranks,
-                attempts=tuple(item for item in items if isinstance(item, Attempt)),
-            ),
-            rows=Rows.drawn((item for item in items if isinstance(item, Span | Step)), accounts),
-            accounts=accounts,
-            checkpoints=tuple(item for item in items if isinstance(item, Checkpoint)),
-            now_ns=None if now is None else ns(now),
-        )
+    return History(
+        job=Job(
+            name="drawn",
+            ranks=ranks,
+            attempts=tuple(item for item in items if isinstance(item, Attempt)),
+        ),
+        rows=Rows.drawn((item for item in items if isinstance(item, Span | Step)), accounts),
+        accounts=accounts,
+        checkpoints=tuple(item for item in items if isinstance(item, Checkpoint)),
+        now_ns=None if now is None else ns(now),
     )
+
+
+def settled(*drawn: Drawn | list[Step], ranks: int = 1, now: float | None = None) -> Ledger:
+    """The ledger of what was drawn; its sums are checked on the way."""
+    ledger = settle(history(*drawn, ranks=ranks, now=now))
     assert sum(ledger.accounts.values()) == ledger.rank_ns
     assert sum(ledger.groups.values()) == ledger.rank_ns
     return ledger

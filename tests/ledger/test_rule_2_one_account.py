@@ -1,8 +1,9 @@
 """Rule 2: one account per instant and rank, by the first that fits."""
 
 import pytest
-from drawing import accounts, attempt, in_seconds, settled, span, step, steps
+from drawing import accounts, attempt, history, in_seconds, settled, span, step, steps
 
+from torchett.ledger import Batch, Books, Rows
 from torchett.model import Outcome
 
 
@@ -280,3 +281,19 @@ def test_a_ranks_first_step_begins_earliest_and_on_a_tie_has_the_lower_index() -
     ledger = settled(attempt(0, start=0, end=6, outcome="success"), step(5, 0, 4), step(3, 0, 6))
     assert ledger.attempts[0].first_step == 3
     assert in_seconds(ledger.accounts["effective"]) == 6
+
+
+def test_a_span_that_is_not_over_counts_from_its_begin_however_many_rows_came_since() -> None:
+    """
+    evaluation   0──────────────────────────────── …       seen so far: a live rank's open span
+    data_wait     1─1½ 2─2½ 3─3½ …                          2,999 of them in its log
+    """
+    inside = [span("data_wait", t, t + 0.5) for t in range(1, 3_000)]
+    logged = history(attempt(0, start=0), *inside)
+    still_open = Rows.drawn([span("evaluation", 0, 3_000)], logged.accounts)
+    books = Books(logged.accounts)
+    for part in (slice(0, 2_900), slice(2_900, None)):
+        books.post(Batch(rows=logged.rows.take(part)))
+        ledger = books.settle(logged.job, provisional=Batch(rows=still_open))
+        assert sum(ledger.accounts.values()) == ledger.rank_ns
+    assert accounts(ledger) == {"evaluation": 1_500.5, "data_wait": 1_499.5}

@@ -130,3 +130,21 @@ def test_the_report_object_says_the_same_in_seconds() -> None:
             "unattributed": 1.0,
         },
     }
+
+
+def test_a_job_of_16384_ranks_and_54_days_sums_to_its_rank_seconds() -> None:
+    """
+    rank 0…16383   0─ imports ─1 ─────── a step of 53 days ─────── ✗ 54 days     7.6e19 rank-ns
+    """
+    day, ranks = 86_400, 16_384
+    ledger = settled(
+        attempt(0, start=0, end=54 * day, outcome="failed", ranks=ranks),
+        *(span("imports", 0, day, rank=rank) for rank in range(ranks)),
+        *(step(7, day, 54 * day, rank=rank) for rank in range(ranks)),
+        attempt(1, start=54 * day, end=55 * day, outcome="success", ranks=ranks),
+        step(7, 54 * day, 55 * day, attempt=1),
+        ranks=ranks,
+    )
+    assert ledger.accounts["imports"] == ranks * day * 10**9
+    assert ledger.accounts["unsaved"] == ranks * 53 * day * 10**9
+    assert sum(ledger.accounts.values()) == sum(ledger.groups.values()) == ledger.rank_ns

@@ -151,7 +151,8 @@ def test_a_rank_is_always_below_its_ranks() -> None:
         ("../../etc", "etc"),
         ("", "job"),
         ("..", "job"),
-        ("größe", "gr-e"),
+        ("größe", "größe"),
+        ("訓練 7", "訓練-7"),
     ],
 )
 def test_a_job_is_named_so_that_it_is_one_folder(text: str, name: str) -> None:

@@ -3,7 +3,8 @@
 import logging
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,37 @@ def test_a_loop_left_while_an_error_is_handled_counts_its_last_step_too(played: 
             if batch == 2:
                 break
     assert [index for index, _, _ in steps(played)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "cut", [lambda every: islice(every, 3), lambda every: zip(range(3), every, strict=False)]
+)
+def test_a_loop_over_some_of_the_steps_counts_the_last_one_too(
+    played: Player, cut: Callable[[Any], Any]
+) -> None:
+    """
+    s──s s──s s──s             and no fourth batch is asked for
+    """
+    for epoch in range(2):
+        for _ in cut(played.recorder.steps(Loader(played, 9), 3 * epoch)):
+            played.clock.add(2)
+    assert [index for index, _, _ in steps(played)] == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_turn_in_which_another_loop_raises_is_no_finished_step(played: Player) -> None:
+    """
+    s──s s──s s──✗             what it evaluates on fails
+    """
+
+    def loop() -> None:
+        for batch in islice(played.recorder.steps(Loader(played, 9), 0), 5):
+            played.clock.add(2)
+            for _ in (1 // x for x in [2 - batch]):
+                pass
+
+    with pytest.raises(ZeroDivisionError):
+        loop()
+    assert [index for index, _, _ in steps(played)] == [0, 1]
 
 
 def test_a_turn_that_raises_is_no_finished_step(played: Player) -> None:

@@ -1,6 +1,7 @@
 """The report stays readable at every size of job."""
 
 import io
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from torchett.ledger.rows import STEP
 from torchett.ledger.spread import spread, straggler
 from torchett.ledger.views import DEFINITIONS
 from torchett.model import Attempt, Job, Step
+from torchett.model.accounts import INDEX
 from torchett.report.compiles import compile_section
 from torchett.report.job import job_report
 from torchett.report.words import seconds
@@ -21,10 +23,10 @@ from torchett.report.words import seconds
 S = 1_000_000_000
 
 
-def printed(history: History, now_ns: int | None = None) -> str:
+def printed(history: History, now_ns: int | None = None, width: int = 110) -> str:
     out = io.StringIO()
     page = job_report(settle(history), history, DEFINITIONS["meta"], now_ns=now_ns)
-    Console(file=out, width=110, highlight=False).print(page)
+    Console(file=out, width=width, highlight=False).print(page)
     return out.getvalue()
 
 
@@ -49,6 +51,36 @@ def test_a_job_without_attempts_or_steps_has_a_report() -> None:
     page = printed(history([only], Rows.none()))
     assert "Time to Start never" in page
     assert "unattributed" in page
+
+
+def test_attempts_after_the_first_step_recover_even_if_the_one_with_it_is_not_shown() -> None:
+    attempts = [
+        Attempt(number=i, start_ns=10 * i * S, ranks=1, end_ns=(10 * i + 10) * S, outcome="failed")
+        for i in range(20)
+    ]
+    imports = INDEX["imports"]
+    rows = Rows.of(
+        attempt=[*range(20), 9],
+        rank=0,
+        account=[imports] * 20 + [STEP],
+        t0_ns=[*(10 * i * S for i in range(20)), 98 * S],
+        t1_ns=[*((10 * i + 5) * S for i in range(20)), 99 * S],
+    )
+    lines = printed(history(attempts, rows)).splitlines()
+    shown = {words[0]: words[1][:25] for line in lines if (words := line.split())[1:]}
+    assert (shown["5"], shown["14"]) == ("▒" * 25, "╳" * 25)
+
+
+@pytest.mark.parametrize("width", [60, 80, 110])
+def test_bars_give_way_to_figures_where_it_is_narrow(width: int) -> None:
+    day = 86_400 * S
+    attempt = Attempt(
+        number=0, start_ns=0, ranks=16_384, end_ns=54 * day, outcome="failed", cause="nccl_timeout"
+    )
+    rows = Rows.of(attempt=0, rank=0, account=STEP, t0_ns=[0], t1_ns=[day], index=[1_234_567])
+    page = printed(history([attempt], rows, ranks=16_384), width=width)
+    assert "76,441,190,400.00  100.0%" in page
+    assert re.search(r"0  [?]+ +54.0 d  1,234,567  failed:\s+nccl_timeout", page)
 
 
 def test_of_a_thousand_attempts_the_first_and_last_are_shown() -> None:

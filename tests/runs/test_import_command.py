@@ -57,6 +57,24 @@ def test_what_is_not_of_the_format_is_one_line_and_no_run(
     assert not runs.exists() or not list(runs.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("csv", "t,step\n0,1\n1,5000000001\n"),
+        ("log", "2026-01-01 00:00:00 step 1\n2026-01-01 00:00:01 step 5000000001\n"),
+        ("goodput", FILES["goodput"].replace('"job_end', '"step_count": 5000000001, "step_start')),
+    ],
+)
+def test_steps_that_no_job_has_made_in_one_go_are_one_line(
+    form: str, text: str, runs: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "jump.txt"
+    file.write_text(text)
+    said = ett("import", str(file), "old", "--format", form)
+    assert said.exit_code == 2
+    assert said.stderr.startswith(f"ett: {file}: expected steps that follow each other, found step")
+
+
 def test_a_log_may_be_packed(runs: Path, tmp_path: Path) -> None:
     packed = gzip.compress(FILES["log"].encode())
     (tmp_path / "a.log.gz").write_bytes(packed)
@@ -86,3 +104,53 @@ def test_times_that_the_user_adds(runs: Path, tmp_path: Path) -> None:
     assert found["accounts"] == {"effective": 60, "unattributed": 60, "teardown": 120}
     said = ett("import", str(file), "b", "--format", "csv", "--began", "noon")
     assert (said.exit_code, said.stderr[:16]) == (2, "ett: --began: ex")
+
+
+EVENTS = (
+    {"event": "job", "format": "events/1", "job": "a", "ranks": 1},
+    {"event": "attempt_start", "attempt": 0, "t": 0.0},
+    {"event": "step", "attempt": 0, "rank": 0, "step": 4, "t0": 2.0, "t1": 8.0},
+    {"event": "attempt_end", "attempt": 0, "t": 8.0, "outcome": "success"},
+)
+
+
+@pytest.mark.parametrize("epoch", [1.7e12, -1.7e12, 4e9, 1e300])
+def test_events_of_a_clock_that_tells_no_date_are_reported(
+    epoch: float, runs: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "far.jsonl"
+    file.write_text(
+        "".join(
+            json.dumps({k: epoch + v if isinstance(v, float) else v for k, v in event.items()})
+            + "\n"
+            for event in EVENTS
+        )
+    )
+    assert ett("import", str(file), "far").exit_code == 0
+    found = json.loads(ett("report", "far", "--json").stdout)
+    lasted = (epoch + 8) - epoch  # 0 where floats lie further apart than that
+    assert (found["window_s"], found["last_step"]) == (lasted, 4)
+    assert "notes" not in found
+
+
+def test_a_run_keeps_as_many_accounts_of_a_user_as_events_may_name(
+    runs: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "many.jsonl"
+    spans = (
+        {"event": "span", "attempt": 0, "rank": 0, "account": f"x-kind_{i}", "t0": i, "t1": i + 1}
+        for i in range(9_000)
+    )
+    file.write_text("".join(json.dumps(event) + "\n" for event in (*EVENTS[:2], *spans)))
+    assert ett("import", str(file), "many").exit_code == 0
+    found = json.loads(ett("report", "many", "--json").stdout)
+    assert found["accounts"] == {f"x-kind_{i}": 1.0 for i in range(9_000)}
+
+
+def test_a_name_that_no_folder_can_have_is_one_line(runs: Path, tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text("".join(json.dumps(event) + "\n" for event in EVENTS))
+    runs.mkdir()
+    said = ett("import", str(file), "a" * 300)
+    assert (said.exit_code, said.stderr.count("\n")) == (2, 1)
+    assert "File name too long" in said.stderr

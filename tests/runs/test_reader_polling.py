@@ -3,13 +3,16 @@
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from player import HERE, UNIT_NS, Move, facts, flight, launched, player, steps_in
-from trainers import environment
+from trainers import environment, train
 
+from torchett.cli.main import main
 from torchett.ledger import Ledger
 from torchett.record.flight import seal
 from torchett.record.layout import FRAMES, chunk
@@ -181,3 +184,37 @@ def test_damage_in_the_middle_is_said_once(tmp_path: Path) -> None:
     for _ in range(2):
         reader.poll()
         assert reader.notes == [f"{writer.path}: 10 damaged bytes skipped"]
+
+
+def test_of_a_job_without_a_launcher_a_span_lasts_until_the_rank_was_last_alive(
+    tmp_path: Path,
+) -> None:
+    """
+    evaluation ├──────────── ✗ killed       the record's beat, once a second, is its last word
+    """
+    script = (
+        "import os, signal, time\n"
+        "ett.init(job='bare')\n"
+        "with ett.step(0): pass\n"
+        "with ett.blocked('evaluation'):\n"
+        "    time.sleep(2.5)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    train(script, tmp_path)
+    found = RunReader(tmp_path / "bare").poll().ledger().accounts["evaluation"] / 1e9
+    assert 0.9 < found < 2.6
+
+    train("ett.init(job='bare')", tmp_path, {"ETT_ATTEMPT": "1"})  # attempt 0 has vanished
+    found = RunReader(tmp_path / "bare").poll().ledger().accounts["evaluation"] / 1e9
+    assert 0.9 < found < 2.6
+
+
+def test_a_job_without_a_launcher_whose_rank_is_gone_is_not_said_to_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = "import os, time\nett.init(job='bare')\ntime.sleep(0.5)\nos.kill(os.getpid(), 9)"
+    train(script, tmp_path)
+    later = time.time() + 100
+    monkeypatch.setattr(time, "time", lambda: later)
+    page = CliRunner().invoke(main, ["report", str(tmp_path / "bare")]).output
+    assert "no sign of life for" in page

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from player import UNIT_NS, flight, player, steps_in
+from player import HERE, UNIT_NS, flight, launched, player, steps_in
 
+from torchett.record.flight import seal
 from torchett.runs.reader import RunReader
 
 
@@ -59,6 +60,29 @@ def test_of_two_in_turn_both_count(tmp_path: Path) -> None:
     reader = RunReader(tmp_path).poll()
     assert steps_in(reader.history().rows) == 7
     assert reader.notes == []
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_what_one_was_killed_in_lasts_until_the_next_begins(tmp_path: Path, sealed: bool) -> None:
+    """
+    pid 1   0 s s 2── evaluation ✗
+    pid 2                          5 s s s 8     9 the attempt ends
+    """
+    launched(
+        tmp_path,
+        {"event": "start", "attempt": 0, "t_ns": 0},
+        {"event": "end", "attempt": 0, "t_ns": 9 * UNIT_NS, "outcome": "success"},
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        killed = player(tmp_path, patch, began_ns=0)
+        killed.play([("times", 2, [("step", 1, [("gap", 1)])]), ("open", 0, "evaluation", False)])
+    rank(tmp_path, 5, 3)
+    if sealed:
+        seal(tmp_path / "attempt-0" / "rank-0.ett", HERE, 9 * UNIT_NS)
+    reader = RunReader(tmp_path).poll()
+    assert reader.notes == []
+    found = {name: ns // UNIT_NS for name, ns in reader.ledger().accounts.items()}
+    assert found == {"effective": 5, "evaluation": 3, "teardown": 1}
 
 
 def test_one_that_left_before_both_others_met_counts(tmp_path: Path) -> None:

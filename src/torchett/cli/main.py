@@ -209,8 +209,7 @@ def report(run: str, as_json: bool, definition: str, svg: Path | None) -> None:
     from torchett.runs.folder import find_run
     from torchett.runs.reader import RunReader
 
-    folder = find_run(run)
-    reader = RunReader(folder).poll()
+    reader = RunReader(find_run(run)).poll()
     ledger, chosen = reader.ledger(), DEFINITIONS[definition]
     compiles = summary(compiles_of(reader))
     reader.asides += cache_lines(reader.facts("compile_cache"))
@@ -228,13 +227,11 @@ def report(run: str, as_json: bool, definition: str, svg: Path | None) -> None:
             shown["definition"] = {"name": definition, "percent": value, "is": chosen.sentence}
         print_json(shown)
         return
-    from torchett.record.attempts import last_beat
     from torchett.report.compiles import compile_section
     from torchett.report.job import job_report
 
     history = reader.history()
-    beats = last_beat(folder) is not None
-    now_ns = int((time.time() - history.epoch_s) * 1e9) if beats else None
+    now_ns = int((time.time() - history.epoch_s) * 1e9) if reader.beats else None
     details = compile_section(compiles)
     drawn = job_report(ledger, history, chosen, details=details, now_ns=now_ns)
     if svg is None:

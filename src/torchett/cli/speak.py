@@ -1,6 +1,7 @@
 """How commands speak: plain tables, one JSON object, one line when something is wrong."""
 
 import errno
+import io
 import json
 import os
 import sys
@@ -50,5 +51,7 @@ def print_json(value: Any) -> None:
 def print_rich(renderable: Any) -> None:
     from rich.console import Console
 
+    if isinstance(sys.stdout, io.TextIOWrapper):  # whose encoding may know no █
+        sys.stdout.reconfigure(errors="replace")
     console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
     console.print(renderable)

@@ -174,7 +174,7 @@ def _placed(options: Options, found: Placement) -> Placement:
 
 def _next_attempt(run: Path, node: int) -> int:
     """The number of the next attempt: a job of the same name goes on where it was."""
-    if not attempts_path(run, node).exists():
+    if not os.path.exists(attempts_path(run, node)):
         return 0
     if node:  # node 0's log may tell of the coming attempt already
         return last_attempt(run, node) + 1

@@ -137,10 +137,12 @@ class Books:
                 continue
             moved = folio.key is not None and folio.key[:3] != key[:3]
             cut_off = folio.from_ns is not None and bool((folio.from_ns > tenure.hi_ns).any())
-            if moved or cut_off:
+            more = extra.get(number, Rows.none())
+            late = folio.from_ns is not None and _reaches_back(more, folio.from_ns)
+            if moved or cut_off or late:
                 folio.forget()
             if tenure.state == "live":
-                self._settle_head(tenure, folio)
+                self._settle_head(tenure, folio, more)
             folio.key, folio.fresh = key, number in extra
             helping.append((tenure, folio))
             size += sum(map(len, folio.tail)) + ranks
@@ -150,8 +152,11 @@ class Books:
         if helping:
             self._sweep_tails(helping, extra)
 
-    def _settle_head(self, tenure: Tenure, folio: _Folio) -> None:
-        """Settle for good all but the last rows of a tail that has grown long."""
+    def _settle_head(self, tenure: Tenure, folio: _Folio, more: Rows) -> None:
+        """Settle for good all but the last rows of a tail that has grown long.
+
+        A rank with a provisional row that began earlier (a span that is not over) has to wait.
+        """
         keep = max(_TAIL_ROWS, 32 * tenure.attempt.ranks)
         if sum(map(len, folio.tail)) <= 2 * keep:
             return
@@ -159,6 +164,9 @@ class Books:
         lanes = folio.lanes(tenure)
         lanes.hi_ns = _quiet_cuts(rows, lanes.from_ns, keep // tenure.attempt.ranks)
         lanes.hi_ns = np.minimum(lanes.hi_ns, tenure.hi_ns)
+        more = _of_ranks(more, tenure)
+        waits = more.rank[~more.background & (more.t0_ns < lanes.hi_ns[more.rank])]
+        lanes.hi_ns[waits] = lanes.from_ns[waits]
         ends = lanes.hi_ns[rows.rank]
         head = (rows.t0_ns < ends) & (rows.t1_ns <= ends)
         folio.tail = [rows.take(~head)]

@@ -8,7 +8,7 @@ from typing import overload
 import numpy as np
 
 from torchett.ledger.ledger import AttemptLedger, Loss
-from torchett.ledger.rows import Ints
+from torchett.ledger.rows import Totals, totals
 from torchett.ledger.sweep import Found
 from torchett.ledger.window import Tenure, Window
 from torchett.model.accounts import ACCOUNTS, GROUPS, INDEX
@@ -23,8 +23,8 @@ _KIND_OF = [account.kind for account in ACCOUNTS]
 class Outcome:
     """What one attempt comes to: rule 2's part, and rule 3's once thresholds are known."""
 
-    booked: Ints  # by account, steps left out
-    own_start: Ints  # by account: of users' own, what fell before the rank's first step
+    booked: Totals  # by account, steps left out
+    own_start: Totals  # by account: of users' own, what fell before the rank's first step
     steps_ns: int = 0
     first_step: int | None = None
     progress_ns: int | None = None
@@ -42,15 +42,15 @@ class Outcome:
 class Sheet:
     """Two tables, attempt × account: all that is booked, and users' own before the first step."""
 
-    booked: Ints
-    own_start: Ints
+    booked: Totals
+    own_start: Totals
     outcomes: list[Outcome | None]
 
     @staticmethod
     def blank(attempts: int, accounts: int) -> "Sheet":
         return Sheet(
-            booked=np.zeros((attempts, accounts), dtype=np.int64),
-            own_start=np.zeros((attempts, accounts), dtype=np.int64),
+            booked=np.zeros((attempts, accounts), dtype=np.object_),
+            own_start=np.zeros((attempts, accounts), dtype=np.object_),
             outcomes=[None] * attempts,
         )
 
@@ -82,14 +82,14 @@ def outcome_of(tenure: Tenure, found: Found) -> Outcome:
     loop_cover = found.cover_loop - found.cover_tail
     other = np.where(begun, (last - first) - loop_cover - found.steps_ns, 0)
 
-    booked = (found.spans_before + found.spans_after).sum(axis=0)
-    own_start = found.spans_before.sum(axis=0)
+    booked = totals(found.spans_before + found.spans_after)
+    own_start = totals(found.spans_before)
     own_start[: len(ACCOUNTS)] = 0
     before_start = INDEX["hardware_setup" if tenure.position == 0 else "restart_gap"]
-    booked[before_start] += ((start - lo) - found.cover_gap).sum()
-    booked[_UNATTRIBUTED] += ((first - start) - found.cover_start).sum()
-    booked[_OTHER] += other.sum()
-    booked[_AFTER_LAST_STEP.get(tenure.state, INDEX["detect"])] += tail.sum()
+    booked[before_start] += totals((start - lo) - found.cover_gap)
+    booked[_UNATTRIBUTED] += totals((first - start) - found.cover_start)
+    booked[_OTHER] += totals(other)
+    booked[_AFTER_LAST_STEP.get(tenure.state, INDEX["detect"])] += totals(tail)
 
     if not begun.any():
         return Outcome(booked=booked, own_start=own_start)
@@ -98,7 +98,7 @@ def outcome_of(tenure: Tenure, found: Found) -> Outcome:
     return Outcome(
         booked=booked,
         own_start=own_start,
-        steps_ns=int(found.steps_ns.sum()),
+        steps_ns=int(totals(found.steps_ns)),
         first_step=int(found.first_index[lead]),
         progress_ns=min(int(found.first_end[soonest]), hi) - int(found.first_booked[soonest]),
         last_end_ns=min(int(found.last_end.max()), hi),
@@ -164,7 +164,7 @@ class Attempts(Sequence[AttemptLedger]):
                 tree[group][name] = tree[group].get(name, 0) + ns
         return tree
 
-    def _tree(self, booked: Ints, own_start: Ints, starting: bool) -> dict[str, dict[str, int]]:
+    def _tree(self, booked: Totals, own_start: Totals, starting: bool) -> dict[str, dict[str, int]]:
         """Rule 4's groups: start accounts are `start` until a first step was made."""
         tree: dict[str, dict[str, int]] = {group: {} for group in GROUPS}
         start = "start" if starting else "recover"

@@ -13,8 +13,15 @@ from torchett.model.values import Checkpoint, Span, Step
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float32]
+Totals = npt.NDArray[np.object_]  # Python's integers: many ranks' nanoseconds outgrow 64 bits
 
 STEP = -1  # in the account column: this row is a step (or a run of them)
+
+
+def totals(ns: Ints) -> Totals:
+    """The sum over the first axis, exact beyond 64 bits: 16,384 ranks reach them in a week."""
+    high, low = (ns >> 32).sum(axis=0), (ns & 0xFFFFFFFF).sum(axis=0)
+    return np.asarray((high.astype(object) << 32) + low.astype(object), dtype=object)
 
 
 class AccountTable:

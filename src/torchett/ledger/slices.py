@@ -3,7 +3,7 @@
 lane    ├ gap ┤├ span ┤├ step 0 ┤├ span ┤├ step 1 ┤ …        one rank in one attempt
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,13 +58,14 @@ def _lane(
     spans = rows.take(~rows.is_step & ~rows.background & inside)
     first = int(steps.t0_ns.min()) if len(steps) else None
     last = int(steps.t1_ns.max()) if len(steps) else None
-    pieces: Iterable[Piece] = _rest(tenure.state, start, hi, first, last)
-    pieces = _over(_steps(steps, start, hi, limit), pieces)
+    pieces = _rest(tenure.state, start, hi, first, last)
+    done = latest_wins(_clipped(steps, start, hi))
+    pieces = _over([(a, b, "effective", row) for a, b, row in done], pieces)
     gap = "hardware_setup" if tenure.position == 0 else "restart_gap"
     pieces = _over([(lo, start, gap, -1)] if start > lo else [], pieces)
-    pieces = _over(_owned(spans, lo, hi, names), pieces)
+    pieces = _over(_owned(spans, lo, hi, names, first), pieces)
     index, count = steps.index, steps.count
-    for t0, t1, account, row in pieces:
+    for t0, t1, account, row in _survived(pieces, steps, limit):
         yield Slice(
             attempt=tenure.attempt.number,
             rank=rank,
@@ -87,37 +88,46 @@ def _rest(state: str, start: int, hi: int, first: int | None, last: int | None) 
     return [part for part in parts if part[1] > part[0]]
 
 
-def _owned(spans: Rows, lo: int, hi: int, names: Sequence[str]) -> list[Piece]:
-    found = latest_wins(_clipped(spans, lo, hi))
+def _owned(spans: Rows, lo: int, hi: int, names: Sequence[str], first: int | None) -> list[Piece]:
+    """The spans' pieces; a user's own in two where the first step begins, as its group changes."""
     accounts = spans.account.tolist()
-    return [(a, b, names[accounts[which]], -1) for a, b, which in found]
-
-
-def _steps(steps: Rows, start: int, hi: int, limit: int | None) -> list[Piece]:
-    """The steps' pieces; of a run of steps that was lost in part, its share at the end."""
-    found = list(latest_wins(_clipped(steps, start, hi)))
-    index, count = steps.index.tolist(), steps.count.tolist()
-    if limit is None:
-        return [(a, b, "effective", which) for a, b, which in found]
     out: list[Piece] = []
-    split: dict[int, list[tuple[int, int]]] = {}
-    for a, b, which in found:
-        if index[which] >= limit:
-            out.append((a, b, "unsaved", which))
-        elif index[which] + count[which] <= limit:
-            out.append((a, b, "effective", which))
-        else:
-            split.setdefault(which, []).append((a, b))
-    for which, parts in split.items():
-        kept = limit - index[which]
-        net = sum(b - a for a, b in parts)
-        left = net - net * (count[which] - kept) // count[which]
-        for a, b in parts:
-            cut = min(b, a + left)
-            out += [(a, cut, "effective", which)] if cut > a else []
-            out += [(cut, b, "unsaved", which)] if b > cut else []
-            left -= cut - a
-    return sorted(out)
+    for a, b, which in latest_wins(_clipped(spans, lo, hi)):
+        name = names[accounts[which]]
+        if is_own(name) and first is not None and a < first < b:
+            out.append((a, first, name, -1))
+            a = first
+        out.append((a, b, name, -1))
+    return out
+
+
+def _survived(pieces: Sequence[Piece], steps: Rows, limit: int | None) -> Iterator[Piece]:
+    """The pieces, with steps from `limit` on unsaved; of a run lost in part, its share at the end.
+
+    A run is shared out once spans have taken theirs, as the ledger does it.
+    """
+    if limit is None:
+        yield from pieces
+        return
+    left = [0] * len(steps)  # of each row, what is effective of it
+    for a, b, _, row in pieces:
+        if row >= 0:
+            left[row] += b - a
+    for row, (index, count) in enumerate(
+        zip(steps.index.tolist(), steps.count.tolist(), strict=True)
+    ):
+        lost = count - min(max(limit - index, 0), count)
+        left[row] -= left[row] * lost // count
+    for a, b, account, row in pieces:
+        if row < 0:
+            yield a, b, account, row
+            continue
+        cut = min(b, a + left[row])
+        left[row] -= cut - a
+        if cut > a:
+            yield a, cut, "effective", row
+        if b > cut:
+            yield cut, b, "unsaved", row
 
 
 def _clipped(rows: Rows, lo: int, hi: int) -> list[tuple[int, int, int, int]]:
@@ -126,7 +136,7 @@ def _clipped(rows: Rows, lo: int, hi: int) -> list[tuple[int, int, int, int]]:
     return list(zip(begin.tolist(), end.tolist(), t0.tolist(), t1.tolist(), strict=True))
 
 
-def _over(top: Sequence[Piece], bottom: Iterable[Piece]) -> list[Piece]:
+def _over(top: Sequence[Piece], bottom: Sequence[Piece]) -> list[Piece]:
     """The pieces of `top`, and of `bottom` what they leave; both disjoint and in order."""
     out: list[Piece] = []
     at = 0

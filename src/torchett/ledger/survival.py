@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from torchett.ledger.rows import Ints
+from torchett.ledger.rows import Ints, totals
 from torchett.model.values import Checkpoint
 
 ALL = np.iinfo(np.int64).max  # a threshold above every index: nothing is lost
@@ -38,7 +38,7 @@ class Executions:
             net_ns=net_ns,
             lowest=int(index.min()),
             highest=int((index + count).max()) - 1,
-            total_ns=int(net_ns.sum()),
+            total_ns=int(totals(net_ns)),
         )
 
     def above(self, threshold: int) -> tuple[int, int]:
@@ -50,7 +50,7 @@ class Executions:
         share = self.count - np.clip(threshold - self.index, 0, self.count)
         part = self.net_ns * share // self.count
         split = (share > 0) & (share < self.count)
-        return int(part.sum()), int(self.net_ns[split].sum())
+        return int(totals(part)), int(totals(self.net_ns[split]))
 
     def highest_below(self, threshold: int) -> int | None:
         """The highest step below the threshold that was executed."""

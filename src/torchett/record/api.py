@@ -185,7 +185,7 @@ def _make(
     )
     recorder = Recorder(writer)
     launched_ns = _launched_ns(env, here.clock, who.restart)
-    if launched_ns is not None:
+    if launched_ns is not None and writer.is_first:
         recorder.past_span("launcher_init", launched_ns, began)
     recorder.past_span("imports", began, imports_until_ns or now_ns())
     threading.Thread(target=_beat, args=(writer.beat,), name="ett-beat", daemon=True).start()

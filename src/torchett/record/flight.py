@@ -9,7 +9,7 @@ import struct
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from operator import index as to_int
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,11 @@ class FlightWriter:
         self._closed = False
         if _IS_FREE_THREADED:
             vars(self)["put"] = _one_by_one(self._lock, self.put)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether no process was this rank in this attempt before."""
+        return self.path == log_path(self.path.parent, self._lane["rank"])
 
     def abandon(self) -> None:
         """In a forked child: the record is the parent's, and nothing is to be written to it."""
@@ -344,8 +349,9 @@ def _open_table(ring: Ring) -> list[tuple[int, int, int]]:
 def seal(path: Path, ended: Anchor, ended_ns: int) -> None:
     """Fold what a dead rank left in its ring into its log, as if it had closed it.
 
-    Spans that were open end at `ended_ns`, on the clock of `ended`: a rank of another host is
-    not ours to bury. A ring that cannot be sealed is left as it is: readers take it from there.
+    Spans that were open end at `ended_ns`, or where the next process that was this rank began, on
+    the clock of `ended`: a rank of another host is not ours to bury. A ring that cannot be sealed
+    is left as it is: readers take it from there.
     """
     live_path = path.with_suffix(".live")
     try:
@@ -379,6 +385,7 @@ def seal(path: Path, ended: Anchor, ended_ns: int) -> None:
         frames = fold.fold(entries[:older], entries[older:], open_begins(ring), first, behind)
         frames += fold.plain(entries[older:])
         over = {(e[4] >> ACCOUNT_SHIFT & 0xFFFF, e[1]) for e in entries}
+        ended_ns = min([ended_ns, *_later_begins(path, facts)])
         for account, t0, background in _open_table(ring):
             if (account, t0) in over:
                 continue  # killed just after it had ended
@@ -391,6 +398,16 @@ def seal(path: Path, ended: Anchor, ended_ns: int) -> None:
         os.unlink(live_path)
     except (OSError, ValueError, KeyError, ArithmeticError, struct.error):
         return
+
+
+def _later_begins(path: Path, facts: dict[str, Any]) -> Iterator[int]:
+    """When other processes began that were the same rank, on the same clock, after this one."""
+    for other in path.parent.glob(f"rank-{facts['rank']}~*.ett"):
+        with other.open("rb") as file:
+            theirs = read_header(file.readline())
+        same = theirs["anchor"]["clock"] == facts["anchor"]["clock"]
+        if same and theirs["began_ns"] > facts["began_ns"]:
+            yield theirs["began_ns"]
 
 
 def _claim(folder: Path, rank: int) -> tuple[Path, int]:

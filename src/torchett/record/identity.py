@@ -38,7 +38,7 @@ def runs_folder(env: Mapping[str, str]) -> Path:
 
 def safe_name(text: str) -> str:
     """`text` as the name of a folder."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip(".-") or "job"
+    return re.sub(r"[^\w.-]+", "-", text).strip(".-") or "job"
 
 
 def identify(

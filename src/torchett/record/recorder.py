@@ -7,6 +7,7 @@ write says so once and turns into a `Silent` one.
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchett.model.accounts import INDEX, is_recordable
@@ -79,6 +80,7 @@ class Recorder:
         turn, put = writer.turn, writer.put
         index = max(_as_index(start), 0)
         source = iter(batches)
+        asked_at = _place(sys._getframe().f_back)
         previous_ns = 0
         turn[0] = waited = now_ns()
         if self._first_batch_seen:
@@ -103,7 +105,7 @@ class Recorder:
                 # Left by `break` or `return`, before or after the step's work: counted as a step
                 # if it took at least half as long as the one before.
                 end = now_ns()
-                if 0 < previous_ns <= 2 * (end - begin) and _is_left_on_purpose():
+                if 0 < previous_ns <= 2 * (end - begin) and _is_left_on_purpose(asked_at):
                     put(waited, begin, end, index, _ONE_STEP)
                 raise
             end = now_ns()
@@ -186,18 +188,26 @@ def _as_index(index: object) -> int:
     return -1
 
 
-def _is_left_on_purpose() -> bool:
+def _place(frame: FrameType | None) -> tuple[CodeType, int] | None:
+    """The instruction that a frame is at; the frame itself, if kept, would keep its loop's."""
+    return None if frame is None else (frame.f_code, frame.f_lasti)
+
+
+def _is_left_on_purpose(asked_at: tuple[CodeType, int] | None) -> bool:
     """Whether the loop around a generator that is being closed was left by break or return.
 
-    Then the loop's frame is at the instruction that lets go of its iterator; an exception lets
-    go of it wherever it was raised, and an interpreter at its end whenever it comes to it.
+    Then the loop's frame is at the instruction that lets go of its iterator, or, where the loop
+    asks a `zip` or an `islice` that is exhausted, at the one by which it asks for batches. An
+    exception lets go of it wherever it was raised, and an interpreter at its end whenever it
+    comes to it.
     """
     if sys.is_finalizing():
         return False
     import dis
 
     frame = sys._getframe(2)
-    return dis.opname[frame.f_code.co_code[frame.f_lasti]] in ("POP_TOP", "POP_ITER")
+    left = dis.opname[frame.f_code.co_code[frame.f_lasti]] in ("POP_TOP", "POP_ITER")
+    return left or _place(frame) == asked_at
 
 
 class _StepTimer:

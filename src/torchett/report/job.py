@@ -1,8 +1,8 @@
 """The report of one job: a headline, the account tree, attempts as strips, what was lost."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -16,8 +16,7 @@ from torchett.model.accounts import GROUP_COLOURS, GROUPS, Kind, account
 from torchett.report.marks import TITLES, bar, cells, legend, stacked
 from torchett.report.words import percent, plural, seconds
 
-_BAR = 30
-_STRIP = 50
+_STACKED, _BAR, _STRIP = 100, 30, 50  # cells where there is room; they give way to figures
 _SMALL = 0.0005  # of all: accounts below this share a line
 _MOST_ATTEMPTS = 12  # of a job with more, the first and last are shown
 _MOST_RANKS = 8
@@ -28,7 +27,6 @@ def job_report(
     ledger: Ledger,
     history: History,
     definition: Definition,
-    width: int = 100,
     details: Sequence[RenderableType] = (),
     now_ns: int | None = None,
 ) -> RenderableType:
@@ -36,18 +34,31 @@ def job_report(
 
     `now_ns` is given where a job that runs would have shown a sign of life until just before.
     """
-    parts: list[RenderableType] = [
-        *_headline(ledger, history, definition, width, now_ns),
-        Text(),
-        _tree(ledger),
-        Text(),
-        *_attempts(ledger, history),
-        *_failures(ledger),
-        *_ranks(history),
-        *details,
-        *_notes(ledger, history),
-    ]
-    return Group(*parts)
+    return _Fitted(
+        lambda width: [
+            *_headline(ledger, history, definition, width, now_ns),
+            Text(),
+            _tree(ledger, width),
+            Text(),
+            *_attempts(ledger, history, width),
+            *_failures(ledger),
+            *_ranks(history),
+            *details,
+            *_notes(ledger, history),
+        ]
+    )
+
+
+class _Fitted:
+    """What `draw` makes of the width there is."""
+
+    def __init__(self, draw: Callable[[int], list[RenderableType]]) -> None:
+        self._draw = draw
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        yield from self._draw(options.max_width)
 
 
 def _headline(
@@ -74,7 +85,7 @@ def _headline(
     return [
         top,
         Text(" · ".join(facts), style="dim"),
-        stacked(ledger.groups, width),
+        stacked(ledger.groups, min(width, _STACKED)),
         legend(),
         Text(),
         _l1(ledger),
@@ -105,13 +116,15 @@ def _l1(ledger: Ledger) -> Text:
     return text
 
 
-def _tree(ledger: Ledger) -> Table:
-    table = Table(box=None, pad_edge=False, show_header=True, header_style="dim")
-    table.add_column("account", min_width=26, no_wrap=True)
-    table.add_column("rank-seconds", justify="right")
-    table.add_column("%", justify="right")
-    table.add_column("", width=_BAR, no_wrap=True)
+def _tree(ledger: Ledger, width: int) -> Table:
     whole = ledger.rank_ns
+    figures = max(len("rank-seconds"), len(f"{whole / 1e9:,.2f}"))
+    cells = max(1, min(_BAR, width - figures - 38))  # beside them: a name and a percentage
+    table = Table(box=None, pad_edge=False, show_header=True, header_style="dim")
+    table.add_column("account", min_width=26)
+    table.add_column("rank-seconds", justify="right", no_wrap=True)
+    table.add_column("%", justify="right", no_wrap=True)
+    table.add_column("", width=cells, no_wrap=True)
     for group in GROUPS:
         accounts = {name: ns for name, ns in ledger.tree[group].items() if ns}
         total = sum(accounts.values())
@@ -119,7 +132,7 @@ def _tree(ledger: Ledger) -> Table:
             continue
         title = Text(TITLES[group], style="bold")
         table.add_row(
-            title, f"{total / 1e9:,.2f}", percent(total, whole), bar(total, whole, _BAR, group)
+            title, f"{total / 1e9:,.2f}", percent(total, whole), bar(total, whole, cells, group)
         )
         if len(accounts) > 1 or set(accounts) - {group}:
             small = {name: ns for name, ns in accounts.items() if ns < _SMALL * whole}
@@ -130,7 +143,7 @@ def _tree(ledger: Ledger) -> Table:
                     Text(f"  {name}", style="dim"),
                     Text(f"{ns / 1e9:,.2f}", style="dim"),
                     Text(percent(ns, whole), style="dim"),
-                    bar(ns, whole, _BAR, group, _shade(name, group)),
+                    bar(ns, whole, cells, group, _shade(name, group)),
                 )
             if len(small) > 1:
                 rest = Text(f"  {len(small)} smaller", style="dim")
@@ -145,7 +158,7 @@ def _shade(name: str, group: Kind) -> str:
     return GROUP_COLOURS["recover"] if group == "recover" else account(name).colour
 
 
-def _attempts(ledger: Ledger, history: History) -> list[RenderableType]:
+def _attempts(ledger: Ledger, history: History, width: int) -> list[RenderableType]:
     count = len(ledger.attempts)
     if not count:
         return []
@@ -154,29 +167,35 @@ def _attempts(ledger: Ledger, history: History) -> list[RenderableType]:
         half = _MOST_ATTEMPTS // 2
         shown = [*range(half), *range(count - half, count)]
     table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("attempt", justify="right")
+    table.add_column("attempt", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
-    table.add_column("lasted", justify="right")
-    table.add_column("steps", justify="right")
+    table.add_column("lasted", justify="right", no_wrap=True)
+    table.add_column("steps", justify="right", no_wrap=True)
     table.add_column("ended")
     longest = max(ledger.attempts[i].tenure.hi_ns - ledger.attempts[i].tenure.lo_ns for i in shown)
-    started = False
+    room = max(1, min(_STRIP, width - 54))
+    stepped = (i for i, attempt in enumerate(ledger.attempts) if attempt.first_step is not None)
+    started = next(stepped, count)
     for i in shown:
         attempt = ledger.attempts[i]
         if i and i - 1 not in shown:
             table.add_row("…", f"{count - len(shown)} more", "", "", "")
-        table.add_row(*_attempt_row(ledger, history, attempt, longest, started))
-        started = started or attempt.first_step is not None
+        table.add_row(*_attempt_row(ledger, history, attempt, longest, room, i > started))
     return [table, Text()]
 
 
 def _attempt_row(
-    ledger: Ledger, history: History, attempt: AttemptLedger, longest: int, started: bool
+    ledger: Ledger,
+    history: History,
+    attempt: AttemptLedger,
+    longest: int,
+    room: int,
+    started: bool,
 ) -> tuple[str, Text, str, str, str]:
     tenure = attempt.tenure
     number = tenure.attempt.number
     lasted = tenure.hi_ns - tenure.lo_ns
-    width = max(1, round(_STRIP * lasted / longest)) if longest else 1
+    width = max(1, round(room * lasted / longest)) if longest else 1
     lost = [loss.first_step for loss in ledger.losses if loss.attempt == number]
     owners = strip(attempt, history.rows, min(lost, default=None), width) if lasted else []
     steps = history.rows.is_step & (history.rows.attempt == number)

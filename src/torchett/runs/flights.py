@@ -15,6 +15,7 @@ from torchett.record.clock import Anchor
 from torchett.record.layout import (
     ACCOUNT_SHIFT,
     BACKGROUND,
+    BEAT_AT,
     BLOCK,
     BLOCK_MAGIC,
     CHECKPOINT,
@@ -47,6 +48,7 @@ FRAME_DTYPE = np.dtype(
 _ENTRY = np.dtype([(n, "<i8") for n in ("wait", "t0", "t1", "index", "meta", "seq")])
 assert _ENTRY.itemsize == ENTRY.size
 _HEADER_BYTES = 1 << 16
+FURTHEST_NS = 1 << 61  # from 1970, and from a host's start: their sum fits in 64 bits
 _LONGEST_NS = 300 * 86_400 * 10**9
 Array = np.ndarray[Any, Any]
 _OPEN = np.dtype([(n, "<i8") for n in ("account", "t0", "background")])
@@ -68,6 +70,7 @@ class Flight:
     exit: dict[str, Any] | None = None
     facts: list[tuple[str, Any]] = field(default_factory=list)  # what levers noted: kind, fact
     last_ns: int = 0  # the latest time in it
+    beat_ns: int | None = None  # its last sign of life, if it has not said that it is over
     hole_ns: int | None = None  # since when entries are missing before the ring begins
     damaged: int = 0
     cut_off: int = 0
@@ -164,9 +167,12 @@ class Flight:
     def _read_live(self, data: bytes | None) -> None:
         """Take in the ring's entries that the log does not hold, and the spans that are open."""
         self.ring, self.open, self.hole_ns = np.zeros(0, _ENTRY), np.zeros(0, _OPEN), None
+        self.beat_ns = None
         if data is None or self.exit is not None:
             return
         self.dropped = BLOCK.unpack_from(data)[4]
+        beat = np.frombuffer(data, dtype="<i8", count=1, offset=BEAT_AT)
+        self.beat_ns = int(beat[0]) if beat[0] and self._plausible(beat)[0] else None
         ring = np.frombuffer(data, dtype=_ENTRY, count=SLOTS, offset=RING)
         whole = (ring["seq"] > self.reach) & ((ring["seq"] - 1) % SLOTS == np.arange(SLOTS))
         for key in ("wait", "t0", "t1"):  # noise, not times of this process
@@ -205,7 +211,7 @@ def open_flight(path: Path) -> Flight | str:
         if min(flight.attempt, flight.restart, flight.rank) < 0 or flight.rank >= flight.ranks:
             raise ValueError
         times = (flight.began_ns, flight.anchor.wall_ns, flight.anchor.mono_ns)
-        if max(map(abs, times)) >= 1 << 61:
+        if max(map(abs, times)) >= FURTHEST_NS:
             raise ValueError
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         found = "a damaged first line" if line else "an empty file"

@@ -19,17 +19,18 @@ from torchett.record.layout import (
     BACKGROUND,
     CHECKPOINT,
     FRAMES,
+    NOTE,
     SPAN,
     STEP,
     chunk,
     header_line,
 )
-from torchett.runs.flights import FRAME_DTYPE
+from torchett.runs.flights import FRAME_DTYPE, FURTHEST_NS
 
 
 def write_run(history: History, run: Path) -> None:
     """Write the folder, all of it or nothing; RunError if it cannot be."""
-    if run.exists():
+    if os.path.exists(run):
         raise RunError(f"{run}: expected a new run, found one that exists; remove it or rename")
     try:
         run.parent.mkdir(parents=True, exist_ok=True)
@@ -43,12 +44,14 @@ def write_run(history: History, run: Path) -> None:
         (made / "attempt-all" / "rank-all.ett").write_bytes(_flight(history))
         os.rename(made, run)
     except OSError as error:
-        shutil.rmtree(made, ignore_errors=True)
         raise RunError(f"{run}: not writable: {error.strerror}") from None
+    finally:
+        shutil.rmtree(made, ignore_errors=True)  # unless it has taken its name
 
 
 def _anchor(history: History) -> Anchor:
-    wall = round(history.epoch_s * 1e9)
+    given_ns = history.epoch_s * 1e9
+    wall = round(given_ns) if abs(given_ns) < FURTHEST_NS else 0  # else: a clock that tells no date
     return Anchor(host="imported", clock="imported", wall_ns=wall, mono_ns=0)
 
 
@@ -93,17 +96,18 @@ def _attempt_lines(history: History) -> list[str]:
 
 def _flight(history: History) -> bytes:
     """One log for all lanes: each chunk says whose it is."""
-    names = history.accounts.names
     header = {
-        "job": history.job.name,
         "attempt": 0,
         "rank": 0,
         "ranks": history.job.ranks,
         "began_ns": 0,
         "anchor": _anchor(history).to_json(),
-        "accounts": names if len(names) > len(NAMES) else NAMES,
+        "accounts": NAMES,
     }
     out = [header_line(header)]
+    for number, name in enumerate(history.accounts.names[len(NAMES) :], len(NAMES)):
+        said = json.dumps({"account": number, "name": name}).encode()
+        out.append(chunk(NOTE, said, attempt=0, rank=0, reach=0))
     rows = history.rows
     order = np.lexsort((rows.rank, rows.attempt))
     rows = rows.take(order)

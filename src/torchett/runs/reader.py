@@ -10,6 +10,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from torchett.ledger.ledger import Ledger
 from torchett.ledger.rows import AccountTable, Batch, Rows
 from torchett.model.errors import RunError
 from torchett.model.values import Checkpoint, Job
+from torchett.record.attempts import last_beat
 from torchett.runs.attempts import attempts_of, numbered
 from torchett.runs.flights import Flight, hole_rows, log_rows, open_flight, open_rows, ring_rows
 from torchett.runs.launchers import Clocks, Launches, read_launches
@@ -81,7 +83,7 @@ class RunReader:
         attempts, moved = attempts_of(launches, flights, numbers, clocks)
         ranks = launches.ranks or max((attempt.ranks for attempt in attempts), default=1)
         self.job = Job(name=launches.job or self.run.name, ranks=ranks, attempts=attempts)
-        self.now_ns = launches.now_ns
+        self.now_ns = launches.now_ns or max(self._beats(flights), default=None)
         self._take_logs(flights, launches)
         self._take_rings(flights)
         self.notes = [*launches.notes, *moved, *clocks.corrections(), *rivals.values()]
@@ -116,6 +118,19 @@ class RunReader:
             notes=tuple(self.notes),
             asides=tuple(self.asides),
         )
+
+    @property
+    def beats(self) -> bool:
+        """Whether a launcher or, where there is none, a rank shows that it is alive."""
+        return last_beat(self.run) is not None or any(self._beats(self.flights))
+
+    def _beats(self, flights: Iterable[Flight]) -> Iterator[int]:
+        """When ranks of the last attempt that have not ended showed that they are alive."""
+        last = self.job.attempts[-1].number if self.job.attempts else None
+        for flight in flights:
+            placing = self._placing[flight.path]
+            if flight.beat_ns is not None and placing.number == last:
+                yield flight.beat_ns + placing.offset_ns
 
     @property
     def flights(self) -> list[Flight]:
@@ -176,12 +191,15 @@ class RunReader:
         checkpoints: list[Checkpoint] = []
         ends = {attempt.number: attempt.end_ns for attempt in self.job.attempts}
         last = self.job.attempts[-1].number if self.job.attempts else None
+        followed = dict(self._followed(flights))
         for flight in flights:
             placing = self._placing[flight.path]
             offset, number = placing.offset_ns, placing.number
             rows, durable = ring_rows(flight, self._accounts, offset)
-            seen = max(flight.last_ns + offset, int(rows.t1_ns.max()) if len(rows) else 0)
+            alive = max(flight.last_ns, flight.beat_ns or 0) + offset
+            seen = max(alive, int(rows.t1_ns.max()) if len(rows) else 0)
             until = ends.get(number) or (self.now_ns if number == last else None) or seen
+            until = min(until, followed.get(flight.path, until))
             parts += [
                 _in_attempt(part, number)
                 for part in (
@@ -193,6 +211,17 @@ class RunReader:
             ]
             checkpoints += [replace(c, attempt=number) for c in durable]
         self._provisional = Batch(rows=Rows.joined(parts), checkpoints=tuple(checkpoints))
+
+    def _followed(self, flights: Iterable[Flight]) -> Iterator[tuple[Path, int]]:
+        """Records after which another process was the same rank, and when that one began."""
+        placed = defaultdict[tuple[int, int], list[tuple[int, Path]]](list)
+        for flight in flights:
+            placing = self._placing[flight.path]
+            begin_ns = flight.began_ns + placing.offset_ns
+            placed[placing.number, flight.rank].append((begin_ns, flight.path))
+        for ranks in placed.values():
+            for (_, path), (begin_ns, _) in pairwise(sorted(ranks)):
+                yield path, begin_ns
 
 
 def _hints(flights: Iterable[Flight]) -> Iterator[str]:
@@ -235,9 +264,6 @@ def _at_once(one: Flight, other: Flight) -> bool:
     def until(flight: Flight) -> int:
         return max(flight.last_ns, int(flight.ring["t1"].max()) if len(flight.ring) else 0)
 
-    def lies(flight: Flight, t_ns: int) -> int:
-        return t_ns + flight.anchor.offset_ns
-
-    return lies(one, one.began_ns) < lies(other, until(other)) and lies(
-        other, other.began_ns
-    ) < lies(one, until(one))
+    same = one.anchor.clock == other.anchor.clock  # then anchors differ by how they were read
+    apart = 0 if same else other.anchor.offset_ns - one.anchor.offset_ns
+    return one.began_ns < until(other) + apart and other.began_ns + apart < until(one)

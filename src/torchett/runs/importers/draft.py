@@ -13,6 +13,7 @@ from torchett.model.values import Attempt, Checkpoint, Job
 from torchett.runs.importers.ticks import STALL
 
 _LONGEST_S = float(1 << 62) / 1e9
+_MOST_STEPS = (1 << 31) - 1  # in one row
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,6 +58,11 @@ class Draft:
         self, rank: int, index: int, t0_s: float, t1_s: float, count: int = 1, attempt: int = -1
     ) -> None:
         """`count` steps from `index`, executed in t0…t1."""
+        if count > _MOST_STEPS:
+            raise InputError(
+                f"{self.name}: expected steps that follow each other, found step"
+                f" {index + count - 1} {count} after the one before it"
+            )
         self._rows.append((self._number(attempt), rank, "", index, count, t0_s, max(t0_s, t1_s)))
 
     def saved(self, step: int, durable_s: float, attempt: int = -1) -> None:
