@@ -246,3 +246,11 @@ def test_another_node_counts_its_own_attempts(tmp_path: Path) -> None:
     lines = (tmp_path / "job" / "attempts-1.jsonl").read_text().splitlines()
     starts = [fact for fact in map(json.loads, lines) if fact.get("event") == "start"]
     assert [fact["attempt"] for fact in starts] == [0, 1]
+
+
+def test_a_node_that_the_job_does_not_have_is_bad_input(tmp_path: Path) -> None:
+    command = ("run", "--job", "job", "--node", "2", "--nodes", "2", "--", "true")
+    done = ett(tmp_path, *command)
+    expected = "ett: ett run: expected a node from 0 to 1, found node 2\n"
+    assert (done.returncode, done.stderr) == (2, expected)
+    assert not (tmp_path / "job").exists()

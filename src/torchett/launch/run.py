@@ -164,9 +164,14 @@ def _default_name(command: Sequence[str], env: Mapping[str, str]) -> str:
 
 
 def _placed(options: Options, found: Placement) -> Placement:
+    node = found.node if options.node is None else options.node
+    if options.nodes is not None and node >= options.nodes:
+        raise InputError(
+            f"ett run: expected a node from 0 to {options.nodes - 1}, found node {node}"
+        )
     return replace(
         found,
-        node=found.node if options.node is None else options.node,
+        node=node,
         nodes=found.nodes if options.nodes is None else options.nodes,
         head=options.head or found.head,
     )
