@@ -216,6 +216,8 @@ def test_standbys_import_what_they_are_told_to(tmp_path: Path) -> None:
             *("--nproc-per-node", "2", str(tmp_path / "train.py")),
         )
         assert done.stdout.split() == [found] * 2, done.stderr
+        missed = "ett: --preload: standbys do without no.such: no such module\n"
+        assert (missed in done.stderr, "wave:" in done.stderr) == (bool(words), False)
 
 
 @pytest.mark.parametrize("runs", ["file", "/proc/nope"])
