@@ -24,7 +24,7 @@ from importlib.machinery import SourceFileLoader
 from typing import Any, NoReturn
 
 from torchett.launch.imports import bundle, bytecode, shortcuts
-from torchett.launch.standbys import COOKED, LEFT, PER_RANK, receive
+from torchett.launch.standbys import ANEW, COOKED, LEFT, PER_RANK, receive
 from torchett.record.boarding import board
 from torchett.record.clock import anchor, now_ns
 from torchett.record.threads import wait_for_none
@@ -44,7 +44,7 @@ def main() -> NoReturn:
         if told(control):
             break
         prepare(name)
-    cook_until_told(control, _begin_anew, partial(_say, control, COOKED))
+    cook_until_told(control, partial(_begin_anew, control), partial(_say, control, COOKED))
     try:
         job = receive(control)
     except (OSError, EOFError, ValueError):
@@ -63,7 +63,8 @@ def cook_until_told(
         importlib.import_module(COOK).until(partial(told, control), begin_anew, cooked)
 
 
-def _begin_anew() -> NoReturn:
+def _begin_anew(control: socket.socket) -> NoReturn:
+    _say(control, ANEW)
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
