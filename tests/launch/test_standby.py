@@ -23,6 +23,12 @@ SCRIPTS = {
         here |= dict(other=os.environ["OTHER"], hidden="ETT_ATTEMPT" in os.environ)
         print(json.dumps(here))
     """,
+    "elsewhere": """
+        import inspect, os
+        def f(): pass
+        os.chdir("/")
+        print(os.path.exists(__file__), inspect.getsource(f))
+    """,
     "argparse": """
         import argparse
         parser = argparse.ArgumentParser(); parser.add_argument("--lr", type=float)
@@ -113,7 +119,7 @@ def in_python(argv: list[str], folder: Path, stdin: str, *first: str) -> tuple[i
 def test_it_behaves_as_under_python(name: str, supply: str, tmp_path: Path) -> None:
     script = tmp_path / f"{name}.py"
     script.write_text(dedented(SCRIPTS[name]))
-    argv = [str(script), "--flag", "a b", ""]
+    argv = [script.name, "--flag", "a b", ""]
     assert in_standby(argv, tmp_path, "hello", supply) == in_python(argv, tmp_path, "hello")
 
 

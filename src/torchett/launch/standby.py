@@ -190,6 +190,7 @@ def _run(argv: list[str]) -> int:
             runpy._run_module_as_main(target)  # type: ignore[attr-defined]
         else:
             sys.path[0] = os.path.dirname(os.path.realpath(target))
+            target = os.path.join(os.getcwd(), target)
             loader = SourceFileLoader("__main__", target)
             fresh.__dict__.update(__file__=target, __loader__=loader, __cached__=None)
             if os.path.isdir(target):  # a folder with a __main__.py
