@@ -1,5 +1,6 @@
 """A script in a standby, or forked, cannot tell that it is not in an interpreter of its own."""
 
+import gzip
 import os
 import signal
 import subprocess
@@ -138,6 +139,36 @@ def test_a_rank_that_had_to_begin_anew_is_not_torn_down(tmp_path: Path) -> None:
     script.write_text("class Last:\n    def __del__(self): print('torn down')\nlast = Last()\n")
     assert in_python([str(script)], tmp_path, "") == (0, "torn down\n", "")
     assert in_python([str(script)], tmp_path, "", "-m", FRESH) == (0, "", "")
+
+
+UNCLOSED = """
+    import atexit, csv, ctypes, gc, gzip, sys
+    rows = csv.writer(open("rows.csv", "w"))
+    rows.writerow(["loss", 2])
+    raw = open("raw", "wb")
+    raw.write(b"raw")
+    zipped = gzip.open("zipped", "wt")
+    zipped.write("zipped")
+    gc.freeze()
+    cycle = [open("cycle", "w")]
+    cycle[0].write("cycle")
+    cycle.append(cycle)
+    del cycle
+    atexit.register(raw.write, b" and more")
+    ctypes.CDLL(None).printf(b"from C")
+    sys.exit(4)
+"""
+
+
+@pytest.mark.parametrize("supply", [STANDBYS, FORKS], ids=["standby", "fork"])
+def test_files_that_the_script_has_not_closed_are_written(supply: str, tmp_path: Path) -> None:
+    script = tmp_path / "x.py"
+    script.write_text(dedented(UNCLOSED))
+    assert in_standby([script.name], tmp_path, "", supply)[:2] == (4, "from C")
+    assert (tmp_path / "rows.csv").read_text() == "loss,2\n"
+    assert (tmp_path / "raw").read_text() == "raw and more"
+    assert (tmp_path / "cycle").read_text() == "cycle"
+    assert gzip.decompress((tmp_path / "zipped").read_bytes()) == b"zipped"
 
 
 @pytest.mark.parametrize("name", ["facts_of_module", "exit_3", "raises"])

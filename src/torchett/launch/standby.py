@@ -7,8 +7,10 @@ To the script it is an ordinary `python -u script.py`: argv, environment, folder
 signals and exit status are what they would be.
 """
 
+import _io
 import atexit
 import builtins
+import ctypes
 import gc
 import importlib
 import os
@@ -85,10 +87,11 @@ def be(job: dict[str, Any], well: Callable[[], None] = lambda: None) -> NoReturn
 def be_script(argv: list[str], well: Callable[[], None] = lambda: None) -> NoReturn:
     """Run `script args…` or `-m module args…` as this process, whose environment is right."""
     gc.freeze()  # no collection walks through what is there to stay
+    frozen = gc.get_freeze_count()
     prepare("torchett.startup.garbage:rarely_at_first")
     board()
     _tell_of_models()
-    _leave(_run(argv), well)
+    _leave(_run(argv), well, frozen)
 
 
 def models_compiled() -> int:
@@ -226,10 +229,10 @@ def _fail(error: BaseException) -> int:
     return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
 
 
-def _leave(code: int, well: Callable[[], None]) -> NoReturn:
+def _leave(code: int, well: Callable[[], None], frozen: int) -> NoReturn:
     """Do what the interpreter does at its end that others can see, and no more.
 
-    Threads are joined, exit handlers run and streams are flushed; modules are not torn down, and
+    Threads are joined, exit handlers run, streams and files written; modules are not torn down, and
     the compiler's workers not waited for.
     """
     at_once = os.environ.get("ETT_FAST_EXIT") != "0"
@@ -247,6 +250,7 @@ def _leave(code: int, well: Callable[[], None]) -> NoReturn:
             stream.flush()
         except (OSError, ValueError, AttributeError):
             code = code or 120  # as the interpreter does when a stream cannot be flushed
+    _write_files(frozen)
     if code < 0:
         signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
@@ -255,6 +259,22 @@ def _leave(code: int, well: Callable[[], None]) -> NoReturn:
     if code == 0:
         well()
     os._exit(code)
+
+
+def _write_files(frozen: int) -> None:
+    """Write what files hold that nobody has closed: a teardown would have closed them."""
+    if gc.get_freeze_count() > frozen:  # the script's own are among them
+        gc.unfreeze()
+    # Not isinstance(), which wakes proxies.
+    files = [found for found in gc.get_objects() if issubclass(type(found), _io._IOBase)]
+    layers = [file for file in files if type(file).__module__ != "_io"]  # gzip's need an end
+    for act, among in (("flush", files), ("close", layers), ("flush", files)):
+        for file in among:
+            try:
+                getattr(file, act)()
+            except Exception:
+                pass  # it is closed, or cannot be written: the interpreter passes over that, too
+    ctypes.CDLL(None).fflush(None)  # what C's streams hold
 
 
 def _end_compile_workers() -> None:
