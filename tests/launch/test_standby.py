@@ -273,6 +273,24 @@ def test_a_rank_that_ended_well_is_not_waited_for(tmp_path: Path, code: int, fas
         standbys.close()
 
 
+def test_a_child_that_ended_well_is_not_its_rank(tmp_path: Path) -> None:
+    script = tmp_path / "x.py"
+    script.write_text(
+        "import os, sys\n"
+        "child = os.fork()\n"
+        "if child == 0: sys.exit(0)\n"
+        "sys.exit(7 + os.waitpid(child, 0)[1])\n"
+    )
+    standbys = Standbys(1, os.environ, preload=())
+    standbys.fill()
+    try:
+        rank = standbys.take([str(script)], os.environ, None, None)
+        assert rank is not None
+        assert _wait(rank, 20.0) == 7
+    finally:
+        standbys.close()
+
+
 def _wait(rank: "subprocess.Popen[bytes]", timeout_s: float) -> int:
     """As torch's agent does."""
     until = time.monotonic() + timeout_s

@@ -52,6 +52,7 @@ def main() -> NoReturn:
     except (OSError, EOFError, ValueError):
         os._exit(NO_JOB)  # the agent is gone
     control.set_inheritable(False)
+    os.register_at_fork(after_in_child=control.close)  # a child that leaves is not the rank
     be(job, partial(_say, control, LEFT))  # the agent need not wait for the kernel
 
 
