@@ -91,7 +91,9 @@ def _torchrun(argv: list[str], standbys: Standbys | Forks | Supply, journal: Jou
             env = env | journal.environment()
             files = [stream.name if stream else None for stream in (self._stdout, self._stderr)]
             python, *rest = args
-            if python == sys.executable and len(rest) > 1 and rest[0] == "-u":
+            # By --no-python the interpreter may get options of its own: a standby has none of them.
+            option = len(rest) > 1 and rest[1].startswith("-") and rest[1] != "-m"
+            if python == sys.executable and len(rest) > 1 and rest[0] == "-u" and not option:
                 taken = standbys.take(rest[1:], env, files[0], files[1])
                 if taken is not None:
                     return taken
