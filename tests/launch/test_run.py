@@ -59,6 +59,16 @@ def test_arguments_streams_and_folder_are_the_commands_own(tmp_path: Path) -> No
     assert done.stdout == plain.stdout
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_stream_that_is_closed_fails_no_job(closed: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import os; [os.fstat(fd) for fd in range(3)]")
+    torchrun = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node 2"
+    command = f"{' '.join(ETT)} run --job job --progress 0 -- {torchrun} train.py {closed}"
+    env = os.environ | {"ETT_RUNS": str(tmp_path)}
+    assert subprocess.run(["bash", "-c", command], env=env, cwd=tmp_path).returncode == 0
+    assert facts(tmp_path)[-1]["outcome"] == "success"
+
+
 def test_a_failed_command_is_tried_again_as_often_as_asked(tmp_path: Path) -> None:
     done = ett(tmp_path, "run", "--job", "job", "--max-restarts", "2", "--", "bash", "-c", "exit 5")
     assert done.returncode == 5

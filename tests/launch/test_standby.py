@@ -71,6 +71,8 @@ SCRIPTS = {
             pass
         print(type(pickle.loads(pickle.dumps(Thing()))) is Thing)
     """,
+    "closes": "import sys; print('bye'); sys.stdout.close()",
+    "has_none": "import sys; sys.stdout = None",
     "unflushed": "import sys; sys.stdout.write('no newline'); sys.stderr.write('nor here')",
 }
 

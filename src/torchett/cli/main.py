@@ -172,7 +172,8 @@ def run(
         learn_sources(ended.run, command)
     if ended.node == 0:
         _print_summary(ended.run)
-    sys.stdout.flush()
+    if sys.stdout is not None:  # closed: `ett run … >&-`
+        sys.stdout.flush()
     raise SystemExit(leave_like(ended.code))
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from torchett.launch.clocksync import ClockServer, measure, parse_address
 from torchett.launch.elastic import failures, log_folder, restarts
 from torchett.launch.scheduler import Placement, asked, placement
-from torchett.launch.supervise import Exit, Supervisor, end_leftovers
+from torchett.launch.supervise import Exit, Supervisor, end_leftovers, open_streams
 from torchett.model.causes import Domain, Outcome
 from torchett.model.errors import InputError, RunError
 from torchett.record.attempts import AttemptLog, attempts_path, in_use, last_attempt, last_beat
@@ -64,6 +64,7 @@ class Ended:
 
 def run_job(options: Options, env: Mapping[str, str]) -> Ended:
     """Run the command, again if it fails and restarts are left."""
+    open_streams()
     command = _command(options.command, options.as_is)
     here = anchor()
     born_s = ((process_start_ns() or now_ns()) + here.offset_ns) / 1e9

@@ -247,6 +247,8 @@ def _leave(code: int, well: Callable[[], None], frozen: int) -> NoReturn:
         sys.excepthook(type(error), error, error.__traceback__)
         code = code or 1
     for stream in (sys.stdout, sys.stderr):
+        if stream is None or getattr(stream, "closed", False):
+            continue
         try:
             stream.flush()
         except (OSError, ValueError, AttributeError):
