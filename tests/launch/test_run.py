@@ -212,7 +212,7 @@ def test_torchrun_is_found_by_a_relative_path_too(monkeypatch: pytest.MonkeyPatc
     binaries = Path(sys.executable).parent
     monkeypatch.chdir(binaries.parent)
     given = (f"{binaries.name}/torchrun", "train.py")
-    assert _command(given, as_is=False) == (sys.executable, "-u", "-m", AGENT, "train.py")
+    assert _command(given, as_is=False) == (sys.executable, "-uP", "-m", AGENT, "train.py")
     assert _command(given, as_is=True) == given
 
 
@@ -266,3 +266,26 @@ def test_a_node_that_the_job_does_not_have_is_bad_input(tmp_path: Path) -> None:
     expected = "ett: ett run: expected a node from 0 to 1, found node 2\n"
     assert (done.returncode, done.stderr) == (2, expected)
     assert not (tmp_path / "job").exists()
+
+
+@pytest.mark.parametrize("fork", ["0", "1"])
+def test_what_lies_in_the_folder_is_not_imported_for_torch(fork: str, tmp_path: Path) -> None:
+    """As under torchrun, for which the script's folder counts and not the one it is started in."""
+    for name in ("torch", "copy", "runpy"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('not me')")
+    (tmp_path / "mine.py").write_text("")
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "train.py").write_text(
+        "import copy, sys, torch; print('mine' in sys.modules, sys.path[0])"
+    )
+    ett, torchrun = (Path(sys.executable).parent / name for name in ("ett", "torchrun"))
+    command = [ett, "run", "--progress", "0", "--preload", "mine", "--"]
+    command += [torchrun, "--standalone", "--nproc-per-node", "2", "src/train.py"]
+    env = os.environ | {"ETT_RUNS": str(tmp_path / "runs"), "ETT_STANDBY_FORK": fork}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60
+    )
+    said = [line.split() for line in done.stdout.splitlines()]
+    assert [path for _, path in said] == [str(tmp_path / "src")] * 2, done.stderr
+    if fork == "1":  # a standby that is needed stops importing
+        assert [mine for mine, _ in said] == ["True"] * 2

@@ -178,7 +178,7 @@ def run(
 
 
 def _say_if_unknown(preload: str) -> None:
-    """Say of which modules standbys will find nothing: they look where `python -m` does."""
+    """Say which modules standbys will not find, neither where Python looks nor in this folder."""
     from importlib.machinery import PathFinder
     from importlib.util import find_spec
 

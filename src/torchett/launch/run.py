@@ -142,10 +142,11 @@ def _command(given: Sequence[str], as_is: bool) -> tuple[str, ...]:
     found = shutil.which(head)
     if found is not None and not as_is:
         ours = Path(os.path.abspath(found)).parent == Path(sys.executable).parent
+        # -P: a folder that is called like a module, torch's sources for one, is not to be imported.
         if ours and Path(head).name == "torchrun":
-            return (sys.executable, "-u", "-m", AGENT, *rest)
+            return (sys.executable, "-uP", "-m", AGENT, *rest)
         if ours and rest[:2] == ["-m", "torch.distributed.run"]:
-            return (sys.executable, "-u", "-m", AGENT, *rest[2:])
+            return (sys.executable, "-uP", "-m", AGENT, *rest[2:])
     if head.endswith(".py") and Path(head).is_file():
         return (sys.executable, head, *rest)
     if shutil.which(head) is None:

@@ -123,6 +123,7 @@ def prepare(name: str) -> None:
     """
     module, _, function = name.partition(":")
     gc.disable()
+    sys.path.append(os.curdir)  # for modules of the script: nobody else's are hidden by them
     try:
         found = importlib.import_module(module)
         if function:
@@ -131,6 +132,7 @@ def prepare(name: str) -> None:
         if name == "torch":  # half imported it would fail once more, and say something else
             raise
     finally:
+        sys.path.remove(os.curdir)
         gc.freeze()
         gc.enable()
 
@@ -144,7 +146,7 @@ def _be_fresh(argv: list[str]) -> None:
     """Be a new interpreter where this one has modules that are not right for this rank."""
     cook: Any = sys.modules.get(COOK)
     if cook is not None and not cook.fits(os.environ):
-        os.execv(sys.executable, [sys.executable, "-u", "-m", FRESH, *argv])
+        os.execv(sys.executable, [sys.executable, "-uP", "-m", FRESH, *argv])
 
 
 def _become(job: dict[str, Any]) -> None:
@@ -190,10 +192,10 @@ def _run(argv: list[str]) -> int:
         if as_module:
             import runpy
 
-            sys.path[0] = os.getcwd()
+            _put_first(os.getcwd())
             runpy._run_module_as_main(target)  # type: ignore[attr-defined]
         else:
-            sys.path[0] = os.path.dirname(os.path.realpath(target))
+            _put_first(os.path.dirname(os.path.realpath(target)))
             target = os.path.join(os.getcwd(), target)
             loader = SourceFileLoader("__main__", target)
             fresh.__dict__.update(__file__=target, __loader__=loader, __cached__=None)
@@ -210,6 +212,11 @@ def _run(argv: list[str]) -> int:
     except BaseException as error:
         return _fail(error)
     return 0
+
+
+def _put_first(folder: str) -> None:
+    """Have modules looked for here first, as an interpreter that was started for a script does."""
+    sys.path[: 1 - sys.flags.safe_path] = [folder]
 
 
 def _exit_code(leave: SystemExit) -> int:

@@ -213,7 +213,7 @@ class Standbys:
 
     def _spawn(self, place: int, spare: bool) -> _Standby:
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-u", "-m", "torchett.launch.standby", str(theirs.fileno())]
+        command = [sys.executable, "-uP", "-m", "torchett.launch.standby", str(theirs.fileno())]
         if self._preload:
             first, last = (FIRST_ON_DEVICE, ON_DEVICE) if self._on_device else ((), ())
             command += [*first, *self._preload, *last, *REHEARSAL]
