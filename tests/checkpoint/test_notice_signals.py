@@ -299,6 +299,29 @@ def test_a_file_gives_notice_too(tmp_path: Path) -> None:
     assert trainer.ended() == (f"{file}\ngoes on\n", 0)
 
 
+def test_a_launchers_file_may_come_after_the_signal(tmp_path: Path) -> None:
+    """Schedulers signal every process of a job, the launcher not always first."""
+    file = tmp_path / "notice"
+    trainer = Trainer(LOOP, ETT_NOTICE=str(file), TORCHELASTIC_RUN_ID="x").sent(signal.SIGTERM)
+    time.sleep(0.1)
+    file.touch()
+    assert trainer.ended() == ("saved for SIGTERM True\n", -signal.SIGTERM)
+
+
+def test_a_rank_that_an_agent_stops_for_a_peers_sake_waits_for_no_file(tmp_path: Path) -> None:
+    told = {"ETT_NOTICE": str(tmp_path / "notice"), "ETT_RESTART": "3"}
+    (tmp_path / "notice-stopped-3").touch()
+    trainer = Trainer(LOOP, **told)
+    began_s = time.monotonic()
+    assert trainer.sent(signal.SIGTERM).ended() == ("", -signal.SIGTERM)
+    assert time.monotonic() - began_s < 0.4
+
+
+def test_sigusr1_is_a_notice_under_an_agent_too() -> None:
+    trainer = Trainer(LOOP, TORCHELASTIC_RUN_ID="x").sent(signal.SIGUSR1)
+    assert trainer.ended() == ("saved for SIGUSR1 True\n", -signal.SIGUSR1)
+
+
 def test_a_file_that_another_rank_has_told_of_is_no_second_notice(tmp_path: Path) -> None:
     file = tmp_path / "preempted"
     script = """

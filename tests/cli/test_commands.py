@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -189,3 +190,11 @@ def test_a_reader_that_leaves_early_is_no_error(ett: Any, tmp_path: Path) -> Non
         text=True,
     )
     assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_while_the_command_imports_ends_it_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)\n")
+    script = Path(sys.executable).parent / "ett"
+    env = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([script, "--help"], env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")

@@ -136,3 +136,18 @@ def test_what_a_rank_leaves_running_ends_with_a_failure_only(
     assert (done.returncode == 0) is lives, done.stderr.decode()
     time.sleep(2.5)
     assert (tmp_path / "written").exists() is lives
+
+
+@pytest.mark.parametrize("option", [["-c", "print('SAYS', __name__)"], ["-X", "dev", "x.py"]])
+def test_an_interpreter_with_options_of_its_own_is_no_standbys_work(
+    option: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "x.py").write_text("print('SAYS', __name__)")
+    ett = [sys.executable, "-m", "torchett.cli.main", "run", "--progress", "0", "--"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
+    done = subprocess.run(
+        [*ett, *torchrun, sys.executable, "-u", *option],
+        env=os.environ | {"ETT_RUNS": str(tmp_path / "runs")},
+        cwd=tmp_path, capture_output=True, text=True, timeout=90,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "SAYS __main__\n"), done.stderr

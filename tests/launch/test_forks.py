@@ -92,6 +92,18 @@ def test_a_template_with_a_second_thread_is_not_forked(tmp_path: Path) -> None:
     assert agent(code, tmp_path) == ["None"]
 
 
+def test_ranks_draw_random_numbers_of_their_own(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    code = """
+    draws = "import random, numpy, torch\\n"
+    draws += "print(random.random(), numpy.random.rand(), torch.rand(1))"
+    for _ in range(2):
+        take(draws).wait(30)
+    """
+    first, second = (line.split() for line in agent(code, tmp_path, ("numpy", "torch")))
+    assert not {*first} & {*second}
+
+
 def test_a_template_whose_agent_is_gone_leaves(tmp_path: Path) -> None:
     code = """
     rank = take("import time; time.sleep(60)")

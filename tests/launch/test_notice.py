@@ -34,8 +34,8 @@ while True:
 """
 
 
-def start(folder: Path, *words: str) -> "subprocess.Popen[bytes]":
-    (folder / "train.py").write_text(SCRIPT)
+def start(folder: Path, *words: str, script: str = SCRIPT) -> "subprocess.Popen[bytes]":
+    (folder / "train.py").write_text(script)
     command = [sys.executable, "-m", "torchett.cli.main", "run", "--job", "j", "--progress", "0"]
     command += ["--no-standby", "--no-hooks", "--", sys.executable, "-m", "torch.distributed.run"]
     command += ["--standalone", "--nproc-per-node=2", str(folder / "train.py"), str(folder), *words]
@@ -76,3 +76,38 @@ def test_a_peers_failure_is_no_preemption(tmp_path: Path) -> None:
     running = start(tmp_path, "fail")
     assert running.wait(timeout=60) != 0
     assert (tmp_path / "heard-1").read_text() == "none None"
+    assert (tmp_path / "runs" / "j" / "notice-0-0-stopped-0").exists()
+
+
+SAVES = """
+import os, pathlib, sys, time
+from torchett.checkpoint.notice import install
+
+folder, rank, notice = pathlib.Path(sys.argv[1]), os.environ["RANK"], install()
+(folder / f"ready-{rank}").touch()
+while not notice.received():
+    time.sleep(0.01)
+(folder / f"saved-{rank}").write_text(notice.reason)
+notice.leave()
+"""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_ranks_save_when_every_process_is_signalled_at_once(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    """Slurm does so; whoever hears it first, ranks, agent or launcher."""
+    running = start(tmp_path, script=SAVES)
+    wait_for(tmp_path, "ready-*")
+    for pid in reversed(family(running.pid)):
+        os.kill(pid, number)
+    assert running.wait(timeout=60) != 0
+    assert len(list(tmp_path.glob("saved-*"))) == 2
+
+
+def family(pid: int) -> list[int]:
+    """A process and all below it."""
+    children = Path(f"/proc/{pid}/task").glob("*/children")
+    below = [int(word) for path in children for word in path.read_text().split()]
+    return [pid, *(found for child in below for found in family(child))]

@@ -59,6 +59,16 @@ def test_arguments_streams_and_folder_are_the_commands_own(tmp_path: Path) -> No
     assert done.stdout == plain.stdout
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_stream_that_is_closed_fails_no_job(closed: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import os; [os.fstat(fd) for fd in range(3)]")
+    torchrun = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node 2"
+    command = f"{' '.join(ETT)} run --job job --progress 0 -- {torchrun} train.py {closed}"
+    env = os.environ | {"ETT_RUNS": str(tmp_path)}
+    assert subprocess.run(["bash", "-c", command], env=env, cwd=tmp_path).returncode == 0
+    assert facts(tmp_path)[-1]["outcome"] == "success"
+
+
 def test_a_failed_command_is_tried_again_as_often_as_asked(tmp_path: Path) -> None:
     done = ett(tmp_path, "run", "--job", "job", "--max-restarts", "2", "--", "bash", "-c", "exit 5")
     assert done.returncode == 5
@@ -202,7 +212,7 @@ def test_torchrun_is_found_by_a_relative_path_too(monkeypatch: pytest.MonkeyPatc
     binaries = Path(sys.executable).parent
     monkeypatch.chdir(binaries.parent)
     given = (f"{binaries.name}/torchrun", "train.py")
-    assert _command(given, as_is=False) == (sys.executable, "-u", "-m", AGENT, "train.py")
+    assert _command(given, as_is=False) == (sys.executable, "-uP", "-m", AGENT, "train.py")
     assert _command(given, as_is=True) == given
 
 
@@ -216,6 +226,8 @@ def test_standbys_import_what_they_are_told_to(tmp_path: Path) -> None:
             *("--nproc-per-node", "2", str(tmp_path / "train.py")),
         )
         assert done.stdout.split() == [found] * 2, done.stderr
+        missed = "ett: --preload: standbys do without no.such: no such module\n"
+        assert (missed in done.stderr, "wave:" in done.stderr) == (bool(words), False)
 
 
 @pytest.mark.parametrize(
@@ -271,3 +283,34 @@ def test_a_command_that_runs_a_trainer_again_keeps_what_the_first_one_did(tmp_pa
     assert found.get("notes", []) == []
     assert found["accounts"]["effective"] >= 0.4
     assert 0.18 < found["accounts"]["evaluation"] < 0.6
+
+
+def test_a_node_that_the_job_does_not_have_is_bad_input(tmp_path: Path) -> None:
+    command = ("run", "--job", "job", "--node", "2", "--nodes", "2", "--", "true")
+    done = ett(tmp_path, *command)
+    expected = "ett: ett run: expected a node from 0 to 1, found node 2\n"
+    assert (done.returncode, done.stderr) == (2, expected)
+    assert not (tmp_path / "job").exists()
+
+
+@pytest.mark.parametrize("fork", ["0", "1"])
+def test_what_lies_in_the_folder_is_not_imported_for_torch(fork: str, tmp_path: Path) -> None:
+    """As under torchrun, for which the script's folder counts and not the one it is started in."""
+    for name in ("torch", "copy", "runpy"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('not me')")
+    (tmp_path / "mine.py").write_text("")
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "train.py").write_text(
+        "import copy, sys, torch; print('mine' in sys.modules, sys.path[0])"
+    )
+    ett, torchrun = (Path(sys.executable).parent / name for name in ("ett", "torchrun"))
+    command = [ett, "run", "--progress", "0", "--preload", "mine", "--"]
+    command += [torchrun, "--standalone", "--nproc-per-node", "2", "src/train.py"]
+    env = os.environ | {"ETT_RUNS": str(tmp_path / "runs"), "ETT_STANDBY_FORK": fork}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60
+    )
+    said = [line.split() for line in done.stdout.splitlines()]
+    assert [path for _, path in said] == [str(tmp_path / "src")] * 2, done.stderr
+    if fork == "1":  # a standby that is needed stops importing
+        assert [mine for mine, _ in said] == ["True"] * 2

@@ -1,5 +1,6 @@
 """A script in a standby, or forked, cannot tell that it is not in an interpreter of its own."""
 
+import gzip
 import os
 import signal
 import subprocess
@@ -22,6 +23,12 @@ SCRIPTS = {
         here |= dict(main=vars(sys.modules["__main__"]) is globals(), tty=sys.stdin.isatty())
         here |= dict(other=os.environ["OTHER"], hidden="ETT_ATTEMPT" in os.environ)
         print(json.dumps(here))
+    """,
+    "elsewhere": """
+        import inspect, os
+        def f(): pass
+        os.chdir("/")
+        print(os.path.exists(__file__), inspect.getsource(f))
     """,
     "argparse": """
         import argparse
@@ -64,6 +71,8 @@ SCRIPTS = {
             pass
         print(type(pickle.loads(pickle.dumps(Thing()))) is Thing)
     """,
+    "closes": "import sys; print('bye'); sys.stdout.close()",
+    "has_none": "import sys; sys.stdout = None",
     "unflushed": "import sys; sys.stdout.write('no newline'); sys.stderr.write('nor here')",
 }
 
@@ -113,7 +122,7 @@ def in_python(argv: list[str], folder: Path, stdin: str, *first: str) -> tuple[i
 def test_it_behaves_as_under_python(name: str, supply: str, tmp_path: Path) -> None:
     script = tmp_path / f"{name}.py"
     script.write_text(dedented(SCRIPTS[name]))
-    argv = [str(script), "--flag", "a b", ""]
+    argv = [script.name, "--flag", "a b", ""]
     assert in_standby(argv, tmp_path, "hello", supply) == in_python(argv, tmp_path, "hello")
 
 
@@ -132,6 +141,36 @@ def test_a_rank_that_had_to_begin_anew_is_not_torn_down(tmp_path: Path) -> None:
     script.write_text("class Last:\n    def __del__(self): print('torn down')\nlast = Last()\n")
     assert in_python([str(script)], tmp_path, "") == (0, "torn down\n", "")
     assert in_python([str(script)], tmp_path, "", "-m", FRESH) == (0, "", "")
+
+
+UNCLOSED = """
+    import atexit, csv, ctypes, gc, gzip, sys
+    rows = csv.writer(open("rows.csv", "w"))
+    rows.writerow(["loss", 2])
+    raw = open("raw", "wb")
+    raw.write(b"raw")
+    zipped = gzip.open("zipped", "wt")
+    zipped.write("zipped")
+    gc.freeze()
+    cycle = [open("cycle", "w")]
+    cycle[0].write("cycle")
+    cycle.append(cycle)
+    del cycle
+    atexit.register(raw.write, b" and more")
+    ctypes.CDLL(None).printf(b"from C")
+    sys.exit(4)
+"""
+
+
+@pytest.mark.parametrize("supply", [STANDBYS, FORKS], ids=["standby", "fork"])
+def test_files_that_the_script_has_not_closed_are_written(supply: str, tmp_path: Path) -> None:
+    script = tmp_path / "x.py"
+    script.write_text(dedented(UNCLOSED))
+    assert in_standby([script.name], tmp_path, "", supply)[:2] == (4, "from C")
+    assert (tmp_path / "rows.csv").read_text() == "loss,2\n"
+    assert (tmp_path / "raw").read_text() == "raw and more"
+    assert (tmp_path / "cycle").read_text() == "cycle"
+    assert gzip.decompress((tmp_path / "zipped").read_bytes()) == b"zipped"
 
 
 @pytest.mark.parametrize("name", ["facts_of_module", "exit_3", "raises"])
@@ -233,6 +272,24 @@ def test_a_rank_that_ended_well_is_not_waited_for(tmp_path: Path, code: int, fas
             assert (tmp_path / "out").read_text() == "last line\n"
     finally:
         os.kill(rank.pid, signal.SIGKILL) if fast else None
+        standbys.close()
+
+
+def test_a_child_that_ended_well_is_not_its_rank(tmp_path: Path) -> None:
+    script = tmp_path / "x.py"
+    script.write_text(
+        "import os, sys\n"
+        "child = os.fork()\n"
+        "if child == 0: sys.exit(0)\n"
+        "sys.exit(7 + os.waitpid(child, 0)[1])\n"
+    )
+    standbys = Standbys(1, os.environ, preload=())
+    standbys.fill()
+    try:
+        rank = standbys.take([str(script)], os.environ, None, None)
+        assert rank is not None
+        assert _wait(rank, 20.0) == 7
+    finally:
         standbys.close()
 
 

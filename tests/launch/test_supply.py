@@ -1,6 +1,7 @@
 """Whoever is ready: a standby that knows the model, else a fork, else any standby."""
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from torchett.launch.standbys import Standbys
 from torchett.launch.supply import Supply
+from torchett.startup.recipe import recipes
 
 
 class Template:
@@ -48,3 +50,20 @@ def test_a_standby_that_is_not_ready_is_not_waited_for(
         assert found == "fork" if taken == "fork" else found is ours.process
     finally:
         supply.close()
+
+
+def test_a_standby_that_begins_anew_is_not_ready_any_more(tmp_path: Path) -> None:
+    env = os.environ | {"ETT_RUN": str(tmp_path), "ETT_STANDBY_MODEL": "1"}
+    folder = recipes(env, "0")
+    folder.mkdir(parents=True)
+    standbys = Standbys(1, env, preload=())
+    try:
+        standbys.fill()
+        standbys._waiting[0].cooked = True
+        (folder / "second.recipe").write_text("no recipe")
+        until = time.monotonic() + 20
+        while standbys._waiting[0].has_cooked():
+            assert time.monotonic() < until, "it never said so"
+            time.sleep(0.05)
+    finally:
+        standbys.close()

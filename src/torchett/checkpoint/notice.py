@@ -34,6 +34,7 @@ GRACE_S = 30.0  # what Kubernetes and torch's agent leave between SIGTERM and SI
 _POLL_S = 0.5
 _AGREE_SHARE = 1 / 3  # of the grace: the rest is for saving
 _CHILD_S = 0.2  # how long a forked child waits to see whether its parent was told as well
+_LAUNCHER_S = 0.5  # how long a rank waits for the file of a launcher that was told as well
 _PR_SET_PDEATHSIG = 1
 _LOADER_SIGNALS = "torch.utils.data._utils.signal_handling"
 
@@ -330,15 +331,30 @@ def _announces(number: signal.Signals) -> bool:
 
     An elastic agent stops the peers of a failed rank by SIGTERM, too: there is nothing left to
     agree on, and whoever waits for it waits in vain. `ett run` tells the two apart by a file that
-    it writes first; under a bare torchrun only ETT_GRACE_S makes SIGTERM a notice. And where
-    nobody is left who would save, it says nothing.
+    it writes first; under a bare torchrun only ETT_GRACE_S makes SIGTERM a notice. No agent stops a
+    rank by SIGUSR1. And where nobody is left who would save, it says nothing.
     """
-    if not _users:
-        return False
+    if not _users or number != signal.SIGTERM:
+        return bool(_users)
     notice = os.environ.get("ETT_NOTICE")
     if notice:
-        return os.path.exists(notice)
+        return _announced(notice)
     return "TORCHELASTIC_RUN_ID" not in os.environ or "ETT_GRACE_S" in os.environ
+
+
+def _announced(notice: str) -> bool:
+    """Whether the launcher's file is there, or about to be.
+
+    A scheduler that signals every process of a job may come to this one first; our own agent
+    says before it stops a rank for a peer's sake.
+    """
+    until_ns = now_ns() + int(_LAUNCHER_S * 1e9)
+    stopped = f"{notice}-stopped-{os.environ.get('ETT_RESTART')}"
+    while not os.path.exists(notice):
+        if os.path.exists(stopped) or now_ns() >= until_ns:
+            return False
+        time.sleep(0.005)
+    return True
 
 
 def agree(store: Store, rank: int, world_size: int, step: int, received: bool) -> int | None:

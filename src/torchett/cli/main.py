@@ -150,6 +150,7 @@ def run(
             raise InputError(f"ett run: {option} changes the command, --as-is does not: drop one")
     if compile_cache is not None:
         say_if_unusable(compile_cache)
+    _say_if_unknown(preload)
     options = Options(
         command=command,
         job=job,
@@ -171,8 +172,20 @@ def run(
         learn_sources(ended.run, command)
     if ended.node == 0:
         _print_summary(ended.run)
-    sys.stdout.flush()
+    if sys.stdout is not None:  # closed: `ett run … >&-`
+        sys.stdout.flush()
     raise SystemExit(leave_like(ended.code))
+
+
+def _say_if_unknown(preload: str) -> None:
+    """Say which modules standbys will not find, neither where Python looks nor in this folder."""
+    from importlib.machinery import PathFinder
+    from importlib.util import find_spec
+
+    for name in filter(None, preload.split(",")):
+        package = name.partition(".")[0]
+        if not (package and (PathFinder.find_spec(package, [os.getcwd()]) or find_spec(package))):
+            click.echo(f"ett: --preload: standbys do without {name}: no such module", err=True)
 
 
 def _print_summary(folder: Path) -> None:

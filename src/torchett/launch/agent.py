@@ -36,6 +36,8 @@ def main(argv: Sequence[str]) -> None:
         env.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does for its ranks
     size = int(os.environ.get("ETT_STANDBY", "0")) and ranks
     standbys = _standbys(size, env)
+    # A warning for the ranks; a scheduler may send it to every process. Ranks do not inherit this.
+    signal.signal(signal.SIGUSR1, lambda number, frame: None)
     journal = Journal(os.environ)
     code = 0
     try:
@@ -89,7 +91,9 @@ def _torchrun(argv: list[str], standbys: Standbys | Forks | Supply, journal: Jou
             env = env | journal.environment()
             files = [stream.name if stream else None for stream in (self._stdout, self._stderr)]
             python, *rest = args
-            if python == sys.executable and len(rest) > 1 and rest[0] == "-u":
+            # By --no-python the interpreter may get options of its own: a standby has none of them.
+            option = len(rest) > 1 and rest[1].startswith("-") and rest[1] != "-m"
+            if python == sys.executable and len(rest) > 1 and rest[0] == "-u" and not option:
                 taken = standbys.take(rest[1:], env, files[0], files[1])
                 if taken is not None:
                     return taken
@@ -130,6 +134,8 @@ def _torchrun(argv: list[str], standbys: Standbys | Forks | Supply, journal: Jou
     def close_all(self: Any, death_sig: Any, timeout: int = 30) -> None:
         handlers = self.subprocess_handlers.values()
         well = all(handler.proc.poll() == 0 for handler in handlers)
+        if not well and not isinstance(sys.exc_info()[1], api.SignalException):
+            journal.stopping()
         close(self, death_sig, timeout)
         for handler in () if well else handlers:
             try:

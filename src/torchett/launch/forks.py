@@ -78,7 +78,7 @@ class Forks:
             self._forget()
             self._control, theirs = socket.socketpair()
             self._control.settimeout(_PATIENCE_S)
-            command = [sys.executable, "-u", "-m", "torchett.launch.template"]
+            command = [sys.executable, "-uP", "-m", "torchett.launch.template"]
             command += [str(theirs.fileno()), *self._preload]
             env = self._env | self._own
             self._template = subprocess.Popen(command, env=env, pass_fds=(theirs.fileno(),))

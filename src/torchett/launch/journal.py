@@ -88,6 +88,14 @@ class Journal:
         except Exception:
             pass  # the store's host is gone: we know our own cause
 
+    def stopping(self) -> None:
+        """Ranks are about to be stopped, and nobody has told the job to end: they may know it."""
+        try:
+            if notice := os.environ.get("ETT_NOTICE"):
+                Path(f"{notice}-stopped-{max(self._restart, 0)}").touch()
+        except OSError:
+            pass  # those that would save wait a moment for a notice
+
     def stopped(self) -> None:
         """The workers are stopped, or not yet started, and a rendezvous begins."""
         self._stopped_ns = now_ns()

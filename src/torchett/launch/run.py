@@ -19,7 +19,7 @@ from pathlib import Path
 from torchett.launch.clocksync import ClockServer, measure, parse_address
 from torchett.launch.elastic import failures, log_folder, restarts
 from torchett.launch.scheduler import Placement, asked, placement
-from torchett.launch.supervise import Exit, Supervisor, end_leftovers
+from torchett.launch.supervise import Exit, Supervisor, end_leftovers, open_streams
 from torchett.model.causes import Domain, Outcome
 from torchett.model.errors import InputError, RunError
 from torchett.record.attempts import AttemptLog, attempts_path, in_use, last_attempt, last_beat
@@ -64,6 +64,7 @@ class Ended:
 
 def run_job(options: Options, env: Mapping[str, str]) -> Ended:
     """Run the command, again if it fails and restarts are left."""
+    open_streams()
     command = _command(options.command, options.as_is)
     here = anchor()
     born_s = ((process_start_ns() or now_ns()) + here.offset_ns) / 1e9
@@ -141,10 +142,11 @@ def _command(given: Sequence[str], as_is: bool) -> tuple[str, ...]:
     found = shutil.which(head)
     if found is not None and not as_is:
         ours = Path(os.path.abspath(found)).parent == Path(sys.executable).parent
+        # -P: a folder that is called like a module, torch's sources for one, is not to be imported.
         if ours and Path(head).name == "torchrun":
-            return (sys.executable, "-u", "-m", AGENT, *rest)
+            return (sys.executable, "-uP", "-m", AGENT, *rest)
         if ours and rest[:2] == ["-m", "torch.distributed.run"]:
-            return (sys.executable, "-u", "-m", AGENT, *rest[2:])
+            return (sys.executable, "-uP", "-m", AGENT, *rest[2:])
     if head.endswith(".py") and Path(head).is_file():
         return (sys.executable, head, *rest)
     if shutil.which(head) is None:
@@ -164,9 +166,14 @@ def _default_name(command: Sequence[str], env: Mapping[str, str]) -> str:
 
 
 def _placed(options: Options, found: Placement) -> Placement:
+    node = found.node if options.node is None else options.node
+    if options.nodes is not None and node >= options.nodes:
+        raise InputError(
+            f"ett run: expected a node from 0 to {options.nodes - 1}, found node {node}"
+        )
     return replace(
         found,
-        node=found.node if options.node is None else options.node,
+        node=node,
         nodes=found.nodes if options.nodes is None else options.nodes,
         head=options.head or found.head,
     )

@@ -7,8 +7,10 @@ To the script it is an ordinary `python -u script.py`: argv, environment, folder
 signals and exit status are what they would be.
 """
 
+import _io
 import atexit
 import builtins
+import ctypes
 import gc
 import importlib
 import os
@@ -24,7 +26,7 @@ from importlib.machinery import SourceFileLoader
 from typing import Any, NoReturn
 
 from torchett.launch.imports import bundle, bytecode, shortcuts
-from torchett.launch.standbys import COOKED, LEFT, PER_RANK, receive
+from torchett.launch.standbys import ANEW, COOKED, LEFT, PER_RANK, receive
 from torchett.record.boarding import board
 from torchett.record.clock import anchor, now_ns
 from torchett.record.threads import wait_for_none
@@ -44,12 +46,13 @@ def main() -> NoReturn:
         if told(control):
             break
         prepare(name)
-    cook_until_told(control, _begin_anew, partial(_say, control, COOKED))
+    cook_until_told(control, partial(_begin_anew, control), partial(_say, control, COOKED))
     try:
         job = receive(control)
     except (OSError, EOFError, ValueError):
         os._exit(NO_JOB)  # the agent is gone
     control.set_inheritable(False)
+    os.register_at_fork(after_in_child=control.close)  # a child that leaves is not the rank
     be(job, partial(_say, control, LEFT))  # the agent need not wait for the kernel
 
 
@@ -63,7 +66,8 @@ def cook_until_told(
         importlib.import_module(COOK).until(partial(told, control), begin_anew, cooked)
 
 
-def _begin_anew() -> NoReturn:
+def _begin_anew(control: socket.socket) -> NoReturn:
+    _say(control, ANEW)
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
@@ -84,10 +88,11 @@ def be(job: dict[str, Any], well: Callable[[], None] = lambda: None) -> NoReturn
 def be_script(argv: list[str], well: Callable[[], None] = lambda: None) -> NoReturn:
     """Run `script args…` or `-m module args…` as this process, whose environment is right."""
     gc.freeze()  # no collection walks through what is there to stay
+    frozen = gc.get_freeze_count()
     prepare("torchett.startup.garbage:rarely_at_first")
     board()
     _tell_of_models()
-    _leave(_run(argv), well)
+    _leave(_run(argv), well, frozen)
 
 
 def models_compiled() -> int:
@@ -118,6 +123,7 @@ def prepare(name: str) -> None:
     """
     module, _, function = name.partition(":")
     gc.disable()
+    sys.path.append(os.curdir)  # for modules of the script: nobody else's are hidden by them
     try:
         found = importlib.import_module(module)
         if function:
@@ -126,6 +132,7 @@ def prepare(name: str) -> None:
         if name == "torch":  # half imported it would fail once more, and say something else
             raise
     finally:
+        sys.path.remove(os.curdir)
         gc.freeze()
         gc.enable()
 
@@ -139,7 +146,7 @@ def _be_fresh(argv: list[str]) -> None:
     """Be a new interpreter where this one has modules that are not right for this rank."""
     cook: Any = sys.modules.get(COOK)
     if cook is not None and not cook.fits(os.environ):
-        os.execv(sys.executable, [sys.executable, "-u", "-m", FRESH, *argv])
+        os.execv(sys.executable, [sys.executable, "-uP", "-m", FRESH, *argv])
 
 
 def _become(job: dict[str, Any]) -> None:
@@ -185,10 +192,11 @@ def _run(argv: list[str]) -> int:
         if as_module:
             import runpy
 
-            sys.path[0] = os.getcwd()
+            _put_first(os.getcwd())
             runpy._run_module_as_main(target)  # type: ignore[attr-defined]
         else:
-            sys.path[0] = os.path.dirname(os.path.realpath(target))
+            _put_first(os.path.dirname(os.path.realpath(target)))
+            target = os.path.join(os.getcwd(), target)
             loader = SourceFileLoader("__main__", target)
             fresh.__dict__.update(__file__=target, __loader__=loader, __cached__=None)
             if os.path.isdir(target):  # a folder with a __main__.py
@@ -204,6 +212,11 @@ def _run(argv: list[str]) -> int:
     except BaseException as error:
         return _fail(error)
     return 0
+
+
+def _put_first(folder: str) -> None:
+    """Have modules looked for here first, as an interpreter that was started for a script does."""
+    sys.path[: 1 - sys.flags.safe_path] = [folder]
 
 
 def _exit_code(leave: SystemExit) -> int:
@@ -224,10 +237,10 @@ def _fail(error: BaseException) -> int:
     return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
 
 
-def _leave(code: int, well: Callable[[], None]) -> NoReturn:
+def _leave(code: int, well: Callable[[], None], frozen: int) -> NoReturn:
     """Do what the interpreter does at its end that others can see, and no more.
 
-    Threads are joined, exit handlers run and streams are flushed; modules are not torn down, and
+    Threads are joined, exit handlers run, streams and files written; modules are not torn down, and
     the compiler's workers not waited for.
     """
     at_once = os.environ.get("ETT_FAST_EXIT") != "0"
@@ -241,10 +254,13 @@ def _leave(code: int, well: Callable[[], None]) -> NoReturn:
         sys.excepthook(type(error), error, error.__traceback__)
         code = code or 1
     for stream in (sys.stdout, sys.stderr):
+        if stream is None or getattr(stream, "closed", False):
+            continue
         try:
             stream.flush()
         except (OSError, ValueError, AttributeError):
             code = code or 120  # as the interpreter does when a stream cannot be flushed
+    _write_files(frozen)
     if code < 0:
         signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
@@ -253,6 +269,22 @@ def _leave(code: int, well: Callable[[], None]) -> NoReturn:
     if code == 0:
         well()
     os._exit(code)
+
+
+def _write_files(frozen: int) -> None:
+    """Write what files hold that nobody has closed: a teardown would have closed them."""
+    if gc.get_freeze_count() > frozen:  # the script's own are among them
+        gc.unfreeze()
+    # Not isinstance(), which wakes proxies.
+    files = [found for found in gc.get_objects() if issubclass(type(found), _io._IOBase)]
+    layers = [file for file in files if type(file).__module__ != "_io"]  # gzip's need an end
+    for act, among in (("flush", files), ("close", layers), ("flush", files)):
+        for file in among:
+            try:
+                getattr(file, act)()
+            except Exception:
+                pass  # it is closed, or cannot be written: the interpreter passes over that, too
+    ctypes.CDLL(None).fflush(None)  # what C's streams hold
 
 
 def _end_compile_workers() -> None:

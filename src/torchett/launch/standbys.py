@@ -63,6 +63,7 @@ REHEARSAL = (
     "torchett.launch.imports.hashes:remember",
 )
 COOKED = b"+"  # a standby has a model of the job compiled
+ANEW = b"-"  # and has not any more: it begins anew
 LEFT = b"."  # the last that is heard of a rank that ended well
 _LENGTH = struct.Struct("<I")
 _WEIGH_S = 5.0
@@ -114,8 +115,9 @@ class _Standby:
     cooked: bool = False
 
     def has_cooked(self) -> bool:
-        """Whether it has said that it knows the model."""
-        self.cooked = self.cooked or COOKED in _heard(self.control)
+        """Whether it has said that it knows the model, and nothing else since."""
+        if heard := _heard(self.control):
+            self.cooked = heard.endswith(COOKED)
         return self.cooked
 
 
@@ -211,7 +213,7 @@ class Standbys:
 
     def _spawn(self, place: int, spare: bool) -> _Standby:
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-u", "-m", "torchett.launch.standby", str(theirs.fileno())]
+        command = [sys.executable, "-uP", "-m", "torchett.launch.standby", str(theirs.fileno())]
         if self._preload:
             first, last = (FIRST_ON_DEVICE, ON_DEVICE) if self._on_device else ((), ())
             command += [*first, *self._preload, *last, *REHEARSAL]

@@ -84,6 +84,13 @@ class Supervisor:
                 return Exit(code=ended, told=tuple(told))
 
 
+def open_streams() -> None:
+    """Open what was closed of stdin, stdout and stderr: a log or a socket would take the place."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+
+
 def _reap(pid: int) -> int | None:
     """The child's exit code if it is over; adopted processes that are over are let go."""
     code = None
