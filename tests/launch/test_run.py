@@ -217,7 +217,9 @@ def test_torchrun_is_found_by_a_relative_path_too(monkeypatch: pytest.MonkeyPatc
 
 
 def test_standbys_import_what_they_are_told_to(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("import sys; print('wave' in sys.modules)")
+    (tmp_path / "train.py").write_text(
+        "import sys; sys.stdout.write(f\"{'wave' in sys.modules}\\n\")"  # in one piece
+    )
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     for words, found in ((["--preload", "wave,no.such"], "True"), ([], "False")):
         done = ett(
@@ -301,7 +303,8 @@ def test_what_lies_in_the_folder_is_not_imported_for_torch(fork: str, tmp_path: 
     (tmp_path / "mine.py").write_text("")
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "train.py").write_text(
-        "import copy, sys, torch; print('mine' in sys.modules, sys.path[0])"
+        "import copy, sys, torch\n"
+        "sys.stdout.write(f\"{'mine' in sys.modules} {sys.path[0]}\\n\")"  # in one piece
     )
     ett, torchrun = (Path(sys.executable).parent / name for name in ("ett", "torchrun"))
     command = [ett, "run", "--progress", "0", "--preload", "mine", "--"]
