@@ -69,7 +69,7 @@ from torchett.launch.standby import _leave
 from torchett.record import threads
 threads._patience_s = 60
 threads.begin_beside(time.sleep, 120, name="busy in C")
-_leave(3, lambda: None, frozen=0)
+_leave(3, lambda: None, [])
 """
     began = time.monotonic()
     done = subprocess.run([sys.executable, "-c", script])

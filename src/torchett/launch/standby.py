@@ -88,11 +88,11 @@ def be(job: dict[str, Any], well: Callable[[], None] = lambda: None) -> NoReturn
 def be_script(argv: list[str], well: Callable[[], None] = lambda: None) -> NoReturn:
     """Run `script args…` or `-m module args…` as this process, whose environment is right."""
     gc.freeze()  # no collection walks through what is there to stay
-    frozen = gc.get_freeze_count()
     prepare("torchett.startup.garbage:rarely_at_first")
+    since: list[object] = []  # not frozen, as nothing is from now on
     board()
     _tell_of_models()
-    _leave(_run(argv), well, frozen)
+    _leave(_run(argv), well, since)
 
 
 def models_compiled() -> int:
@@ -237,7 +237,7 @@ def _fail(error: BaseException) -> int:
     return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
 
 
-def _leave(code: int, well: Callable[[], None], frozen: int) -> NoReturn:
+def _leave(code: int, well: Callable[[], None], since: object) -> NoReturn:
     """Do what the interpreter does at its end that others can see, and no more.
 
     Threads are joined, exit handlers run, streams and files written; modules are not torn down, and
@@ -260,7 +260,7 @@ def _leave(code: int, well: Callable[[], None], frozen: int) -> NoReturn:
             stream.flush()
         except (OSError, ValueError, AttributeError):
             code = code or 120  # as the interpreter does when a stream cannot be flushed
-    _write_files(frozen)
+    _write_files(since)
     if code < 0:
         signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
@@ -271,12 +271,17 @@ def _leave(code: int, well: Callable[[], None], frozen: int) -> NoReturn:
     os._exit(code)
 
 
-def _write_files(frozen: int) -> None:
-    """Write what files hold that nobody has closed: a teardown would have closed them."""
-    if gc.get_freeze_count() > frozen:  # the script's own are among them
+def _write_files(since: object) -> None:
+    """Write what files hold that nobody has closed: a teardown would have closed them.
+
+    Theirs are the objects that gc looks at; if `since` is not among them, the script has frozen it
+    and perhaps files, too. (To count what is frozen takes as long as to look at all of it.)
+    """
+    found = gc.get_objects()
+    if not any(one is since for one in found):
         gc.unfreeze()
-    # Not isinstance(), which wakes proxies.
-    files = [found for found in gc.get_objects() if issubclass(type(found), _io._IOBase)]
+        found = gc.get_objects()
+    files = [one for one in found if issubclass(type(one), _io._IOBase)]  # isinstance wakes proxies
     layers = [file for file in files if type(file).__module__ != "_io"]  # gzip's need an end
     for act, among in (("flush", files), ("close", layers), ("flush", files)):
         for file in among:
