@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from torchett.runs.reader import RunReader
+
 SCRIPT = """
 import os, pathlib, signal, subprocess, sys, time
 
@@ -34,10 +36,12 @@ while True:
 """
 
 
-def start(folder: Path, *words: str, script: str = SCRIPT) -> "subprocess.Popen[bytes]":
+def start(
+    folder: Path, *words: str, script: str = SCRIPT, standby: str = "--no-standby"
+) -> "subprocess.Popen[bytes]":
     (folder / "train.py").write_text(script)
     command = [sys.executable, "-m", "torchett.cli.main", "run", "--job", "j", "--progress", "0"]
-    command += ["--no-standby", "--no-hooks", "--", sys.executable, "-m", "torch.distributed.run"]
+    command += [standby, "--no-hooks", "--", sys.executable, "-m", "torch.distributed.run"]
     command += ["--standalone", "--nproc-per-node=2", str(folder / "train.py"), str(folder), *words]
     env = os.environ | {"ETT_RUNS": str(folder / "runs")}
     return subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)
@@ -104,6 +108,43 @@ def test_ranks_save_when_every_process_is_signalled_at_once(
         os.kill(pid, number)
     assert running.wait(timeout=60) != 0
     assert len(list(tmp_path.glob("saved-*"))) == 2
+
+
+TRAINS = """
+import os, pathlib, sys, torch, torchett as ett
+import torch.distributed as dist
+
+folder = pathlib.Path(sys.argv[1])
+checkpoints = ett.Checkpointer(folder / "checkpoints", every=1_000_000)
+data = torch.utils.data.DataLoader(torch.zeros(1_000_000, 8), num_workers=1)
+batches = iter(data)  # forked before there is anything to save
+dist.init_process_group("gloo")
+model = torch.nn.Linear(8, 8)
+state = {"model": model}
+checkpoints.restore(state)
+for step, batch in enumerate(ett.steps(batches)):
+    model(batch).sum().backward()
+    torch.distributed.all_reduce(torch.zeros(1))
+    checkpoints.step(step, state)
+    if step == 50:
+        (folder / f"ready-{os.environ['RANK']}").touch()
+"""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("standby", ["--standby", "--no-standby"])
+def test_workers_uploads_and_agents_that_are_signalled_with_a_rank_let_it_save(
+    standby: str, tmp_path: Path
+) -> None:
+    running = start(tmp_path, script=TRAINS, standby=standby)
+    wait_for(tmp_path, "ready-*")
+    for pid in reversed(family(running.pid)):
+        os.kill(pid, signal.SIGTERM)
+    assert running.wait(timeout=60) != 0
+    assert len(list((tmp_path / "checkpoints").glob("step-*"))) == 1
+    ledger = RunReader(tmp_path / "runs" / "j").poll().ledger()
+    assert ledger.accounts.get("unsaved", 0) == 0
+    assert ledger.accounts["effective"] > 0
 
 
 def family(pid: int) -> list[int]:

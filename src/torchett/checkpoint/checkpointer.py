@@ -21,7 +21,7 @@ from collections.abc import Collection, Mapping, MutableMapping
 from contextlib import nullcontext
 from typing import Any, Literal
 
-from torchett.checkpoint import fence, orphans
+from torchett.checkpoint import fence, orphans, preemption
 from torchett.checkpoint.catalog import PINNED, entries
 from torchett.checkpoint.errors import CheckpointError
 from torchett.checkpoint.history import History
@@ -101,6 +101,7 @@ class Checkpointer:
         self._trouble = Trouble(self.errors)
         self.preempted = False
         fence.install()
+        preemption.prepare()  # a loader that is made before `restore` has workers, too
         atexit.register(self._at_exit, os.getpid())
 
     # What a loop calls -----------------------------------------------------------------------

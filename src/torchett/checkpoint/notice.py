@@ -67,18 +67,26 @@ class Notice:
         self._before = -1  # the wakeup fd that was there
         self._shown = mmap.mmap(-1, 1)  # 1 while a signal is known: forked children see it
         self._thread = threading.Thread(target=self._watch, name="ett-notice", daemon=True)
-        self._closed = self._over = False
+        self._closed = self._over = self._guards = self._listens = False
         self._loads = False  # a forked child that became a data loader's worker
+
+    def guard(self) -> "Notice":
+        """From now on children are forked that stay while this process saves; it hears nothing."""
+        if not self._guards:
+            self._guards = True
+            os.register_at_fork(after_in_child=self._forget)
+        return self
 
     def listen(self) -> "Notice":
         """Begin to listen; signals are heard only if this is called in the main thread."""
+        self.guard()
+        self._listens = True
         self._thread.start()
         if threading.current_thread() is threading.main_thread():
             self._hook()
             atexit.register(self.close)  # an interpreter on its way out hears nothing
         else:
             log.warning("torchett: signals are not heard: listen() outside the main thread")
-        os.register_at_fork(after_in_child=self._forget)
         return self
 
     def received(self) -> bool:
@@ -128,10 +136,9 @@ class Notice:
     # Behind it -------------------------------------------------------------------------------
 
     def _hook(self) -> None:
-        for number in self._signals:
-            if signal.getsignal(number) == signal.SIG_DFL and not _caught_elsewhere(number):
-                signal.signal(number, self._handle)
-                self._ours.add(number)
+        for number in filter(_would_end, self._signals):
+            signal.signal(number, self._handle)
+            self._ours.add(number)
         self._before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
 
     def _unhook(self, wakeup_fd: int) -> None:
@@ -213,7 +220,10 @@ class Notice:
             return
         self._closed = True
         ours = {number for number in self._ours if self._still_ours(number)}
-        self._unhook(-1)
+        if self._listens:
+            self._unhook(-1)
+        else:  # forked before the parent had anything to save
+            ours.update(filter(_would_end, self._signals))
 
         def hook() -> None:
             for number in ours:
@@ -266,6 +276,11 @@ def _pass_on(fd: int, told: bytes) -> None:
         pass
 
 
+def _would_end(number: signal.Signals) -> bool:
+    """Whether this process would die of the signal."""
+    return signal.getsignal(number) == signal.SIG_DFL and not _caught_elsewhere(number)
+
+
 def _caught_elsewhere(number: int) -> bool:
     """Whether C code (faulthandler, a library) has a handler that Python does not know of."""
     try:
@@ -303,10 +318,10 @@ _users = 0  # of it; with none left a signal ends the process as ever
 _agreements: dict[int, tuple[Store, Agreement]] = {}
 
 
-def install() -> Notice:
-    """This process's notice, listening; what ETT_GRACE_S and ETT_PREEMPT_FILE say counts.
+def prepare() -> Notice:
+    """This process's notice; what ETT_GRACE_S and ETT_PREEMPT_FILE say counts.
 
-    Whoever installs it says `release()` when there is nothing left to save.
+    It hears nothing before `install()`, but loaders' workers that are forked meanwhile know it.
     """
     global _installed, _users
     if _installed is None or _installed._pid != os.getpid():
@@ -315,9 +330,21 @@ def install() -> Notice:
         path = Path(file) if file else None
         _installed = Notice(grace_s=_grace_s(), file=path, announces=_announces)
         if os.environ.get("ETT_DISABLE") != "1":
-            _installed.listen()
-    _users += 1
+            _installed.guard()
     return _installed
+
+
+def install() -> Notice:
+    """This process's notice, listening.
+
+    Whoever installs it says `release()` when there is nothing left to save.
+    """
+    global _users
+    notice = prepare()
+    if not notice._listens and os.environ.get("ETT_DISABLE") != "1":
+        notice.listen()
+    _users += 1
+    return notice
 
 
 def release() -> None:

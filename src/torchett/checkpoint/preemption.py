@@ -14,6 +14,14 @@ from torchett.record.api import last_step
 log = logging.getLogger("torchett")
 
 
+def prepare() -> None:
+    """Have children that are forked from now on stay while this process saves."""
+    try:
+        importlib.import_module("torchett.checkpoint.notice").prepare()
+    except Exception as error:
+        log.debug("torchett: no notice of a preemption is heard: %s", error)
+
+
 class Preemption:
     """Asked after each step; silent where this installation hears no notices."""
 

@@ -8,6 +8,7 @@ import datetime
 import mmap
 import os
 import queue
+import signal
 import socket
 import sys
 import threading
@@ -17,9 +18,14 @@ from typing import Any
 from torchett.checkpoint.orphans import Hand
 from torchett.checkpoint.uploaders import receive, send
 
+# A scheduler that signals every process means the trainer, which may want to save.
+_OF_THE_TRAINER = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
 
 def main(descriptor: int) -> None:
     """Serve the trainer at the other end of the socket."""
+    for number in _OF_THE_TRAINER:
+        signal.signal(number, signal.SIG_IGN)
     control = socket.socket(fileno=descriptor)
     try:
         os.nice(10)

@@ -155,7 +155,15 @@ def _torchrun(argv: list[str], standbys: Standbys | Forks | Supply, journal: Jou
             journal.failed(first.exitcode)
         return result
 
+    def told(number: int, frame: Any) -> None:
+        # Once is enough: a scheduler may tell the agent, and then its launcher does.
+        if number == signal.SIGTERM:
+            signal.signal(number, signal.SIG_IGN)
+        raise_told(number, frame)
+
     close = api.SubprocessContext._close
+    raise_told = api._terminate_process_handler
+    api._terminate_process_handler = told
     api.SubprocessContext._close = close_all
     api.get_subprocess_handler = handler
     agent_class._rendezvous = meet
