@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch._dynamo
 from torch import Tensor, nn
+from torch._dynamo import eval_frame
 
 from torchett.launch.standby import FRESH
 from torchett.record import api
@@ -270,6 +271,29 @@ def test_weights_buffers_and_random_numbers_are_as_without(
     assert all(torch.equal(weights[name], plain_weights[name]) for name in weights)
     assert torch.equal(drawn, plain_drawn)
     assert torch.equal(generator, plain_generator)
+
+
+def test_two_models_are_compiled_in_turn(compiles: list[str]) -> None:
+    """A rehearsal has compiling switched off for all threads: the last to end left it off."""
+    first_is_in, second_is_over = threading.Event(), threading.Event()
+
+    def slow_loss(model: Any, batch: Tensor) -> Tensor:
+        first_is_in.set()
+        second_is_over.wait(0.5)
+        return loss(model, batch)
+
+    def quick_loss(model: Any, batch: Tensor) -> Tensor:
+        first_is_in.wait(0.5)
+        return loss(model, batch)
+
+    models = [wrapped(Net()), wrapped(Net())]
+    one = warm_up(models[0], quick_loss, fast_batch=batch())
+    other = warm_up(models[1], slow_loss, fast_batch=batch(12))
+    one.join()
+    second_is_over.set()
+    other.join()
+    assert eval_frame._stance.stance == "default"
+    assert set(compiles) == {THREAD}
 
 
 def test_gradients_that_exist_stay_as_they_are(compiles: list[str]) -> None:

@@ -46,6 +46,7 @@ from torchett.startup.workshop import fetch_tools
 
 T = TypeVar("T")
 log = logging.getLogger("torchett")
+_turn = threading.Lock()  # a rehearsal switches compiling off for all threads
 
 
 def warm_up(
@@ -143,17 +144,18 @@ class WarmUp:
         fetch_tools()
         made = self._fast_batch() if callable(self._fast_batch) else self._fast_batch
         batch = map_tensors(lambda tensor: _marked(tensor, self._dynamic), made)
-        before = generators()
-        drawn = draws(self._shadow, self._loss, batch)
-        if "cpu" in drawn:
-            self._later = lambda: self._run_kept(batch)
-        else:
-            with no_rewinding():
-                self._run(batch)
-        restore({name: before[name] for name in before.keys() & drawn})
+        with _turn:
+            before = generators()
+            drawn = draws(self._shadow, self._loss, batch)
+            if "cpu" in drawn:
+                self._later = lambda: self._run_kept(batch)
+            else:
+                with no_rewinding():
+                    self._run(batch)
+            restore({name: before[name] for name in before.keys() & drawn})
 
     def _run_kept(self, batch: Any) -> None:
-        with kept_random_numbers():
+        with _turn, kept_random_numbers():
             self._run(batch)
 
     def _run(self, batch: Any) -> None:
