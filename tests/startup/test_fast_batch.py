@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch._dynamo
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch._dynamo import eval_frame
 
@@ -306,6 +307,109 @@ def test_gradients_that_exist_stay_as_they_are(compiles: list[str]) -> None:
     assert compiles
     assert all(bool((weight.grad == 7.0).all()) for weight in net.parameters())  # type: ignore[union-attr]
     assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+
+
+class Renormed(Net):
+    """Looks up rows that are scaled down in place."""
+
+    def __init__(self) -> None:
+        super().__init__(dropout=0.5)  # a rehearsal beside the script ends at the first draw
+        self.table = nn.Embedding(8, 4, max_norm=0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + self.table(x[:, 0].abs().long().clamp(max=7))
+
+
+class Averaging(Net):
+    """Keeps an average in a weight that is not trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = nn.Parameter(torch.zeros(16), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.mean.lerp_(x.mean(0), 0.1)
+        return super().forward(x - self.mean)
+
+
+class Writing(Net):
+    """Writes only to what is its own: a buffer, a list's tensor, the batch, what it has made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = [torch.zeros(16)]
+        self.own = torch.Generator().manual_seed(5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.kept[0].add_(x.mean(0))
+        x.mul_(2.0)
+        noise = torch.zeros(16).uniform_(generator=self.own)
+        return super().forward((x + noise).relu_())
+
+
+CRITIC = Net()
+SEEN = torch.zeros(())
+GENERATOR = torch.Generator()
+
+
+def critics_loss(model: Any, batch: Tensor) -> Tensor:
+    return loss(CRITIC, model(batch).repeat(1, 4))
+
+
+def counting_loss(model: Any, batch: Tensor) -> Tensor:
+    SEEN.add_(1)
+    return loss(model, batch)
+
+
+def noisy_loss(model: Any, batch: Tensor) -> Tensor:
+    return loss(model, batch + torch.rand(16, generator=GENERATOR))
+
+
+def meeting_loss(model: Any, batch: Tensor) -> Tensor:
+    found = loss(model, batch)
+    dist.all_reduce(found.detach().clone())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "computes", "why"),
+    [
+        (Renormed, loss, "writes to weights"),
+        (Averaging, loss, "writes to weights"),
+        (Net, counting_loss, "beside the model"),
+        (Net, critics_loss, "weights that are not the model's"),
+        (Net, noisy_loss, "a generator that is not the model's"),
+        (Net, meeting_loss, "talks to other ranks"),
+    ],
+)
+def test_a_loss_that_would_leave_a_trace_is_not_run(
+    compiles: list[str], caplog: pytest.LogCaptureFixture, kind: Any, computes: Any, why: str
+) -> None:
+    model = wrapped(kind())
+    everything = [*model.state_dict().values(), *CRITIC.state_dict().values(), SEEN]
+    before = [value.clone() for value in everything]
+    generators = [torch.get_rng_state(), GENERATOR.get_state()]
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        warm_up(model, computes, fast_batch=batch).join()
+    finally:
+        dist.destroy_process_group()
+    assert all(map(torch.equal, everything, before))
+    assert all(map(torch.equal, [torch.get_rng_state(), GENERATOR.get_state()], generators))
+    assert all(weight.grad is None for weight in [*model.parameters(), *CRITIC.parameters()])
+    assert why in caplog.text
+    assert compiles == []
+
+
+def test_a_model_that_writes_to_what_is_its_own_is_compiled(compiles: list[str]) -> None:
+    net = Writing()
+    warm = warm_up(wrapped(net), loss, fast_batch=batch)
+    warm.join()
+    assert warm.error is None
+    assert set(compiles) == {THREAD}
+    assert not net.kept[0].any()
+    assert torch.equal(net.own.get_state(), torch.Generator().manual_seed(5).get_state())
 
 
 def test_weights_may_be_restored_while_it_compiles(compiles: list[str]) -> None:

@@ -12,7 +12,7 @@ What runs forward and backward is a *shadow* of the model: the same modules and 
 that share the originals' memory and have gradients of their own, buffers that are copies. The
 code that is compiled belongs to the classes, so it is what the original's first step needs, and
 the original itself is never touched. A step that comes before the compile is over would compile
-once more: `join()` first.
+once more: `join()` first. A loss that would leave a trace all the same is not run (see draws).
 
 Random numbers. If forward draws from the CPU's generator (dropout on a CPU), a thread that does
 so would move the numbers under the script's feet. The thread finds out by a rehearsal without
@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 
 from torchett.record.api import stage
 from torchett.record.threads import begin_beside
-from torchett.startup.draws import draws
+from torchett.startup.draws import draws, rehearse
 from torchett.startup.garbage import rarely_collected
 from torchett.startup.shapes import map_tensors
 from torchett.startup.surroundings import (
@@ -85,6 +85,7 @@ class WarmUp:
         self._meet = meet
         self._joined = False
         self._shadow: Any = None
+        self._own: list[Any] = []
         self._later: Callable[[], None] | None = None
         self._thread: threading.Thread | None = None
         self.error: Exception | None = None
@@ -92,7 +93,7 @@ class WarmUp:
             self._joined = True
             return
         try:
-            self._shadow = shadow(model)
+            self._shadow, self._own = _shadow(model)
         except Exception as error:
             self._failed(error)
             return
@@ -109,6 +110,7 @@ class WarmUp:
             if self._later is not None:
                 self._guarded(self._later)
             self._later = self._shadow = self._fast_batch = None
+            self._own = []
             if self._meet:
                 self._guarded(_barrier)
 
@@ -144,9 +146,11 @@ class WarmUp:
         fetch_tools()
         made = self._fast_batch() if callable(self._fast_batch) else self._fast_batch
         batch = map_tensors(lambda tensor: _marked(tensor, self._dynamic), made)
+        if callable(self._fast_batch):
+            map_tensors(self._own.append, batch)  # made for us: forward may write to it
         with _turn:
             before = generators()
-            drawn = draws(self._shadow, self._loss, batch)
+            drawn = draws(self._shadow, self._loss, batch, self._own)
             if "cpu" in drawn:
                 self._later = lambda: self._run_kept(batch)
             else:
@@ -156,6 +160,7 @@ class WarmUp:
 
     def _run_kept(self, batch: Any) -> None:
         with _turn, kept_random_numbers():
+            rehearse(self._shadow, self._loss, batch, self._own, drawing=True)
             self._run(batch)
 
     def _run(self, batch: Any) -> None:
@@ -178,6 +183,11 @@ def shadow(model: Any) -> Any:
     Forward and backward of the copy leave the original's weights, gradients, buffers and hooks
     on gradients alone; copies of DDP modules do not talk to other ranks.
     """
+    return _shadow(model)[0]
+
+
+def _shadow(model: Any) -> tuple[Any, list[Any]]:
+    """The same, and the tensors and generators that are its own."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
@@ -188,6 +198,7 @@ def shadow(model: Any) -> Any:
             twin = torch.nn.Parameter(parameter.data, requires_grad=parameter.requires_grad)
             twin.__dict__.update(parameter.__dict__)
             memo[id(parameter)] = twin
+    shared = set(memo)
     for module in model.modules():
         if (context := vars(module).get("dynamo_ctx")) is not None:
             memo[id(context)] = context  # code that another backend has compiled is not found
@@ -200,7 +211,8 @@ def shadow(model: Any) -> Any:
         if isinstance(module, DistributedDataParallel):
             module.require_backward_grad_sync = False
             module.require_forward_param_sync = False
-    return made
+    kinds = (torch.Tensor, torch.Generator)
+    return made, [v for k, v in memo.items() if isinstance(v, kinds) and k not in shared]
 
 
 def _marked(tensor: Any, dims: tuple[int, ...]) -> Any:
