@@ -14,8 +14,11 @@ import hashlib
 import json
 import logging
 import os
+import random
 import sys
+import threading
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +93,8 @@ def rehearse(
 ) -> set[str]:
     """The same, by trying; on the CPU nothing is drawn, unless `drawing`.
 
+    What `random` and numpy draw counts as the CPU's.
+
     Computes the loss once, eagerly: code that torch.compile meets under a dispatch mode would
     never be compiled again, so compiling is off meanwhile (for all threads: it is a short while).
     ValueError before it leaves a trace; on tensors and generators of its `own` it leaves none.
@@ -103,6 +108,11 @@ def rehearse(
     class Drawing(Exception):  # noqa: N818  (a signal, not an error)
         pass
 
+    def draw(kinds: set[str]) -> None:
+        drawn.update(kinds)
+        if "cpu" in drawn and not drawing:
+            raise Drawing
+
     class Watch(TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(
             self, op: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -111,19 +121,50 @@ def rehearse(
             given = dict(zip((a.name for a in op._schema.arguments), args, strict=False)) | kwargs
             memory.check(op, given)
             if torch.Tag.nondeterministic_seeded in op.tags:
-                drawn.update(_drawn_by(given, own))
-                if "cpu" in drawn and not drawing:
-                    raise Drawing
+                draw(_drawn_by(given, own))
             result = op(*args, **kwargs)
             memory.made(result, given)
             return result
 
     try:
-        with torch.no_grad(), torch.compiler.set_stance("force_eager"), Watch():
+        told = _pythons_told(lambda: draw({"cpu"}))
+        with told, torch.no_grad(), torch.compiler.set_stance("force_eager"), Watch():
             loss(model, batch)
     except Drawing:
         pass
     return drawn
+
+
+@contextmanager
+def _pythons_told(draw: Callable[[], None]) -> Iterator[None]:
+    """In the body, `draw` is called before this thread draws from `random` or `numpy.random`."""
+    here = threading.get_ident()
+
+    def telling(theirs: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(theirs)
+        def told(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() == here:
+                draw()
+            return theirs(*args, **kwargs)
+
+        return told
+
+    places: list[tuple[Any, Any]] = [(random, getattr(random, "_inst", None))]
+    if (numpys := sys.modules.get("numpy.random")) is not None:
+        places.append((numpys, getattr(getattr(numpys, "mtrand", None), "_rand", None)))
+    found = [
+        (module, name, function)
+        for module, generator in places
+        for name, function in vars(module).items()
+        if getattr(function, "__self__", module) is generator and "state" not in name
+    ]
+    for module, name, function in found:
+        setattr(module, name, telling(function))
+    try:
+        yield
+    finally:
+        for module, name, function in found:
+            setattr(module, name, function)
 
 
 class _Memory:
