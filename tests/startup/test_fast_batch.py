@@ -412,6 +412,54 @@ def test_a_model_that_writes_to_what_is_its_own_is_compiled(compiles: list[str])
     assert torch.equal(net.own.get_state(), torch.Generator().manual_seed(5).get_state())
 
 
+def noting(net: Net, noted: list[Any]) -> None:
+    net.first.register_forward_hook(lambda module, args, result: noted.append(result.mean()))
+
+
+def noting_gradients(net: Net, noted: list[Any]) -> None:
+    net.first.register_full_backward_hook(lambda module, ins, outs: noted.append(1))
+
+
+def wrapping_forward(net: Net, noted: list[Any]) -> None:
+    """As some libraries do: the function holds the module itself, not its copy."""
+    forward = net.norm.forward
+    net.norm.forward = lambda x: forward(x) * 2  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("hooked", [noting, noting_gradients, wrapping_forward])
+def test_a_model_with_functions_that_remember_is_left_alone(
+    compiles: list[str], caplog: pytest.LogCaptureFixture, hooked: Any
+) -> None:
+    net, noted = Net(), list[Any]()
+    hooked(net, noted)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    warm_up(wrapped(net), loss, fast_batch=batch).join()
+    assert "would share its function" in caplog.text
+    assert noted == []
+    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+
+
+class Scaled:
+    """A hook that notes what it sees in itself: a copy has its own notes."""
+
+    def __init__(self) -> None:
+        self.noted: list[Any] = []
+
+    def __call__(self, module: Any, args: Any, result: Tensor) -> Tensor:
+        self.noted.append(1)
+        return result * 2
+
+
+def test_hooks_that_a_copy_has_for_itself_do_not_keep_a_model_from_it(compiles: list[str]) -> None:
+    net, hook = Net(), Scaled()
+    net.register_forward_hook(hook)
+    net.register_forward_pre_hook(lambda module, args: (torch.relu(args[0]),))
+    warm = warm_up(wrapped(net), loss, fast_batch=batch)
+    warm.join()
+    assert warm.error is None
+    assert hook.noted == []
+
+
 def test_weights_may_be_restored_while_it_compiles(compiles: list[str]) -> None:
     net = Net()
     warm = warm_up(wrapped(net), loss, fast_batch=batch())

@@ -22,11 +22,14 @@ in the meantime.
 """
 
 import copy
+import dis
+import functools
 import inspect
 import logging
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, TypeVar
 
 from torchett.record.api import stage
@@ -191,6 +194,8 @@ def _shadow(model: Any) -> tuple[Any, list[Any]]:
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
+    for module in model.modules():
+        _refuse_functions(module)
     memo: dict[int, Any] = {}
     for parameter in model.parameters():
         if type(parameter) is torch.nn.Parameter:
@@ -213,6 +218,45 @@ def _shadow(model: Any) -> tuple[Any, list[Any]]:
             module.require_forward_param_sync = False
     kinds = (torch.Tensor, torch.Generator)
     return made, [v for k, v in memo.items() if isinstance(v, kinds) and k not in shared]
+
+
+def _refuse_functions(module: Any) -> None:
+    """ValueError if a hook or a forward of the module's own is a function that remembers things.
+
+    A copy of the module calls the same function: what that has noted of the fast batch would be
+    there in the first step, and a module it holds would be the original.
+    """
+    known = [vars(module).get(f"_{kind}hooks") for kind in _HOOKS]
+    hooks = [hook for one in known if one for hook in one.values()]
+    if "dynamo_ctx" not in vars(module):  # torch.compile's own forward is made anew
+        hooks.append(vars(module).get("forward"))
+    for hook in hooks:
+        if _remembers(hook):
+            name = getattr(hook, "__qualname__", hook)
+            raise ValueError(f"a copy of {type(module).__name__} would share its function {name}")
+
+
+_HOOKS = ("forward_", "forward_pre_", "backward_", "backward_pre_")
+
+
+def _remembers(function: Any) -> bool:
+    """Whether it is a function with anything at hand that it could change."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    module = str(getattr(function, "__module__", ""))
+    if not isinstance(function, FunctionType) or module.partition(".")[0] == "torch":
+        return False
+    if any(one.opname in ("STORE_GLOBAL", "STORE_DEREF") for one in dis.get_instructions(function)):
+        return True
+    around = inspect.getclosurevars(function)
+    held = [*around.nonlocals.values(), *around.globals.values()]
+    return any(_remembers(one) or not _is_plain(one) for one in held)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, BuiltinFunctionType):
+        value = value.__self__  # a list, for its append
+    return value is None or isinstance(value, str | int | float | ModuleType | FunctionType | type)
 
 
 def _marked(tensor: Any, dims: tuple[int, ...]) -> Any:
