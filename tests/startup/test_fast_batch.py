@@ -18,6 +18,7 @@ import torch._dynamo
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._dynamo import eval_frame
+from torch.utils.checkpoint import checkpoint
 
 from torchett.launch.standby import FRESH
 from torchett.record import api
@@ -272,6 +273,41 @@ def test_weights_buffers_and_random_numbers_are_as_without(
     assert all(torch.equal(weights[name], plain_weights[name]) for name in weights)
     assert torch.equal(drawn, plain_drawn)
     assert torch.equal(generator, plain_generator)
+
+
+class Checkpointed(Net):
+    """Computes its hidden layer once more in backward, which takes a while."""
+
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.reentrant = reentrant
+        self.last.compile(backend="aot_eager")
+
+    def hidden(self, x: Tensor) -> Tensor:
+        time.sleep(0.5)
+        return torch.relu(self.first(x))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(checkpoint(self.hidden, x, use_reentrant=self.reentrant))
+        return out
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints_of_activations_do_not_rewind_what_the_script_draws(
+    compiles: list[str], reentrant: bool
+) -> None:
+    torch.manual_seed(0)
+    wanted = torch.rand(400)
+    net = Checkpointed(reentrant)
+    torch.manual_seed(0)
+    warm = warm_up(net, loss, fast_batch=lambda: batch().requires_grad_())
+    drawn = []
+    for _ in range(400):
+        drawn.append(torch.rand(()))
+        time.sleep(0.005)
+    warm.join()
+    assert warm.error is None
+    assert torch.equal(torch.stack(drawn), wanted)
 
 
 def test_two_models_are_compiled_in_turn(compiles: list[str]) -> None:

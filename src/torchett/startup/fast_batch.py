@@ -153,11 +153,11 @@ class WarmUp:
             map_tensors(self._own.append, batch)  # made for us: forward may write to it
         with _turn:
             before = generators()
-            drawn = draws(self._shadow, self._loss, batch, self._own)
-            if "cpu" in drawn:
-                self._later = lambda: self._run_kept(batch)
-            else:
-                with no_rewinding():
+            with no_rewinding():
+                drawn = draws(self._shadow, self._loss, batch, self._own)
+                if "cpu" in drawn:
+                    self._later = lambda: self._run_kept(batch)
+                else:
                     self._run(batch)
             restore({name: before[name] for name in before.keys() & drawn})
 
