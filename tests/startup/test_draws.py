@@ -1,12 +1,15 @@
 """Which generators a loss draws from, and that the next attempt knows without trying."""
 
 import os
+import random
 import sys
+import threading
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 
 from torchett.startup import draws as module
@@ -51,6 +54,19 @@ def test_the_next_attempt_knows_without_trying(
         assert draws(made, loss, BATCH) == found
         assert torch.equal(torch.get_rng_state(), before)
     assert len(tried) == 1
+
+
+@pytest.mark.parametrize("draw", [lambda: random.uniform(0, 1), lambda: numpy.random.rand()])
+def test_what_python_and_numpy_draw_is_found_before_it_is_drawn(draw: Any) -> None:
+    """As for stochastic depth."""
+    before = random.getstate(), numpy.random.get_state()[1].tolist()
+    functions = random.uniform, numpy.random.rand
+    assert draws(model(0.0), lambda model, batch: model(batch["x"]) * draw(), BATCH) == {"cpu"}
+    assert before == (random.getstate(), numpy.random.get_state()[1].tolist())
+    assert functions == (random.uniform, numpy.random.rand)
+    other = threading.Thread(target=random.random)  # the script's own go on
+    assert draws(model(0.0), lambda model, batch: [other.start(), other.join()], BATCH) == set()
+    assert random.getstate() != before[0]
 
 
 def test_another_model_shape_mode_or_loss_is_tried_anew(

@@ -15,7 +15,10 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch._dynamo
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch._dynamo import eval_frame
+from torch.utils.checkpoint import checkpoint
 
 from torchett.launch.standby import FRESH
 from torchett.record import api
@@ -272,6 +275,64 @@ def test_weights_buffers_and_random_numbers_are_as_without(
     assert torch.equal(generator, plain_generator)
 
 
+class Checkpointed(Net):
+    """Computes its hidden layer once more in backward, which takes a while."""
+
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.reentrant = reentrant
+        self.last.compile(backend="aot_eager")
+
+    def hidden(self, x: Tensor) -> Tensor:
+        time.sleep(0.5)
+        return torch.relu(self.first(x))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(checkpoint(self.hidden, x, use_reentrant=self.reentrant))
+        return out
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints_of_activations_do_not_rewind_what_the_script_draws(
+    compiles: list[str], reentrant: bool
+) -> None:
+    torch.manual_seed(0)
+    wanted = torch.rand(400)
+    net = Checkpointed(reentrant)
+    torch.manual_seed(0)
+    warm = warm_up(net, loss, fast_batch=lambda: batch().requires_grad_())
+    drawn = []
+    for _ in range(400):
+        drawn.append(torch.rand(()))
+        time.sleep(0.005)
+    warm.join()
+    assert warm.error is None
+    assert torch.equal(torch.stack(drawn), wanted)
+
+
+def test_two_models_are_compiled_in_turn(compiles: list[str]) -> None:
+    """A rehearsal has compiling switched off for all threads: the last to end left it off."""
+    first_is_in, second_is_over = threading.Event(), threading.Event()
+
+    def slow_loss(model: Any, batch: Tensor) -> Tensor:
+        first_is_in.set()
+        second_is_over.wait(0.5)
+        return loss(model, batch)
+
+    def quick_loss(model: Any, batch: Tensor) -> Tensor:
+        first_is_in.wait(0.5)
+        return loss(model, batch)
+
+    models = [wrapped(Net()), wrapped(Net())]
+    one = warm_up(models[0], quick_loss, fast_batch=batch())
+    other = warm_up(models[1], slow_loss, fast_batch=batch(12))
+    one.join()
+    second_is_over.set()
+    other.join()
+    assert eval_frame._stance.stance == "default"
+    assert set(compiles) == {THREAD}
+
+
 def test_gradients_that_exist_stay_as_they_are(compiles: list[str]) -> None:
     net = Net()
     model = wrapped(net)
@@ -282,6 +343,157 @@ def test_gradients_that_exist_stay_as_they_are(compiles: list[str]) -> None:
     assert compiles
     assert all(bool((weight.grad == 7.0).all()) for weight in net.parameters())  # type: ignore[union-attr]
     assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+
+
+class Renormed(Net):
+    """Looks up rows that are scaled down in place."""
+
+    def __init__(self) -> None:
+        super().__init__(dropout=0.5)  # a rehearsal beside the script ends at the first draw
+        self.table = nn.Embedding(8, 4, max_norm=0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + self.table(x[:, 0].abs().long().clamp(max=7))
+
+
+class Averaging(Net):
+    """Keeps an average in a weight that is not trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = nn.Parameter(torch.zeros(16), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.mean.lerp_(x.mean(0), 0.1)
+        return super().forward(x - self.mean)
+
+
+class Writing(Net):
+    """Writes only to what is its own: a buffer, a list's tensor, the batch, what it has made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = [torch.zeros(16)]
+        self.own = torch.Generator().manual_seed(5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.kept[0].add_(x.mean(0))
+        x.mul_(2.0)
+        noise = torch.zeros(16).uniform_(generator=self.own)
+        return super().forward((x + noise).relu_())
+
+
+CRITIC = Net()
+SEEN = torch.zeros(())
+GENERATOR = torch.Generator()
+
+
+def critics_loss(model: Any, batch: Tensor) -> Tensor:
+    return loss(CRITIC, model(batch).repeat(1, 4))
+
+
+def counting_loss(model: Any, batch: Tensor) -> Tensor:
+    SEEN.add_(1)
+    return loss(model, batch)
+
+
+def noisy_loss(model: Any, batch: Tensor) -> Tensor:
+    return loss(model, batch + torch.rand(16, generator=GENERATOR))
+
+
+def meeting_loss(model: Any, batch: Tensor) -> Tensor:
+    found = loss(model, batch)
+    dist.all_reduce(found.detach().clone())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "computes", "why"),
+    [
+        (Renormed, loss, "writes to weights"),
+        (Averaging, loss, "writes to weights"),
+        (Net, counting_loss, "beside the model"),
+        (Net, critics_loss, "weights that are not the model's"),
+        (Net, noisy_loss, "a generator that is not the model's"),
+        (Net, meeting_loss, "talks to other ranks"),
+    ],
+)
+def test_a_loss_that_would_leave_a_trace_is_not_run(
+    compiles: list[str], caplog: pytest.LogCaptureFixture, kind: Any, computes: Any, why: str
+) -> None:
+    model = wrapped(kind())
+    everything = [*model.state_dict().values(), *CRITIC.state_dict().values(), SEEN]
+    before = [value.clone() for value in everything]
+    generators = [torch.get_rng_state(), GENERATOR.get_state()]
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        warm_up(model, computes, fast_batch=batch).join()
+    finally:
+        dist.destroy_process_group()
+    assert all(map(torch.equal, everything, before))
+    assert all(map(torch.equal, [torch.get_rng_state(), GENERATOR.get_state()], generators))
+    assert all(weight.grad is None for weight in [*model.parameters(), *CRITIC.parameters()])
+    assert why in caplog.text
+    assert compiles == []
+
+
+def test_a_model_that_writes_to_what_is_its_own_is_compiled(compiles: list[str]) -> None:
+    net = Writing()
+    warm = warm_up(wrapped(net), loss, fast_batch=batch)
+    warm.join()
+    assert warm.error is None
+    assert set(compiles) == {THREAD}
+    assert not net.kept[0].any()
+    assert torch.equal(net.own.get_state(), torch.Generator().manual_seed(5).get_state())
+
+
+def noting(net: Net, noted: list[Any]) -> None:
+    net.first.register_forward_hook(lambda module, args, result: noted.append(result.mean()))
+
+
+def noting_gradients(net: Net, noted: list[Any]) -> None:
+    net.first.register_full_backward_hook(lambda module, ins, outs: noted.append(1))
+
+
+def wrapping_forward(net: Net, noted: list[Any]) -> None:
+    """As some libraries do: the function holds the module itself, not its copy."""
+    forward = net.norm.forward
+    net.norm.forward = lambda x: forward(x) * 2  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("hooked", [noting, noting_gradients, wrapping_forward])
+def test_a_model_with_functions_that_remember_is_left_alone(
+    compiles: list[str], caplog: pytest.LogCaptureFixture, hooked: Any
+) -> None:
+    net, noted = Net(), list[Any]()
+    hooked(net, noted)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    warm_up(wrapped(net), loss, fast_batch=batch).join()
+    assert "would share its function" in caplog.text
+    assert noted == []
+    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+
+
+class Scaled:
+    """A hook that notes what it sees in itself: a copy has its own notes."""
+
+    def __init__(self) -> None:
+        self.noted: list[Any] = []
+
+    def __call__(self, module: Any, args: Any, result: Tensor) -> Tensor:
+        self.noted.append(1)
+        return result * 2
+
+
+def test_hooks_that_a_copy_has_for_itself_do_not_keep_a_model_from_it(compiles: list[str]) -> None:
+    net, hook = Net(), Scaled()
+    net.register_forward_hook(hook)
+    net.register_forward_pre_hook(lambda module, args: (torch.relu(args[0]),))
+    warm = warm_up(wrapped(net), loss, fast_batch=batch)
+    warm.join()
+    assert warm.error is None
+    assert hook.noted == []
 
 
 def test_weights_may_be_restored_while_it_compiles(compiles: list[str]) -> None:

@@ -191,6 +191,44 @@ def _eager(place: Place) -> float:
     return float(place.run(code))
 
 
+@pytest.mark.parametrize(
+    ("at_import", "in_forward", "what"),
+    [
+        ("torch.manual_seed(7)", "", "importing its modules changes the generator of torch"),
+        ("TABLE = torch.rand(3)", "", "importing its modules changes the generator of torch"),
+        (
+            "torch.set_float32_matmul_precision('high')",
+            "",
+            "importing its modules changes torch's settings",
+        ),
+        (
+            "import os; os.environ['LITTLE'] = '1'",
+            "",
+            "importing its modules changes the environment",
+        ),
+        (
+            "torch._dynamo.config.cache_size_limit = 5",
+            "",
+            "importing its modules changes torch._dynamo.config",
+        ),
+        ("SEEN = []", "SEEN.append(1)", "a call of the model changes little.SEEN"),
+        ("CALLS = 0", "global CALLS; CALLS += 1", "a call of the model changes little.CALLS"),
+        ("CACHE = {}", "CACHE['x'] = 1", "a call of the model changes little.CACHE"),
+    ],
+)
+def test_a_model_whose_modules_leave_traces_is_not_made_ahead(
+    place: Place, at_import: str, in_forward: str, what: str
+) -> None:
+    """The rank imports them no more, and would train otherwise than without."""
+    source = place.folder / "little.py"
+    text = source.read_text().replace("class Little", f"{at_import}\n\nclass Little")
+    source.write_text(
+        text.replace("        x = self.out", f"        {in_forward}\n        x = self.out")
+    )
+    place.run(TRAINER, options=', backend="aot_eager"')
+    assert place.cooked(options=', backend="aot_eager"')["error"] == what
+
+
 def test_what_is_not_in_the_cache_is_not_compiled(place: Place, tmp_path: Path) -> None:
     place.run(TRAINER)
     place.cache = tmp_path / "another"

@@ -6,7 +6,9 @@
 A recipe counts if it was written since this node's agent began: then its code is in this node's
 cache. What the standby finds it leaves as it was: settings, paths, environment, generators, and a
 template has no thread more than before. Where anything fails the recipe is put aside and the
-process begins anew: nobody knows what a half followed one has left behind. And what was brought
+process begins anew: nobody knows what a half followed one has left behind. So it does where a
+module, when it is imported, sets what the rank would find set (a seed, a precision, a variable of
+the environment), or where forward counts in a variable of its module or class. And what was brought
 need not be right for the rank that the process becomes: see `fits`.
 """
 
@@ -16,14 +18,15 @@ import logging
 import os
 import pickle
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-from torchett.startup.recipe import Like, Recipe, recipes, settings
-from torchett.startup.surroundings import kept_random_numbers
+from torchett.startup.recipe import CONFIGS, Like, Recipe, recipes, settings
+from torchett.startup.surroundings import generators, kept_random_numbers, repr_of
 
 _LOOK_S = 0.5
 _ROOM = 8  # times its tensors: gradients, activations
@@ -109,6 +112,7 @@ def follow(recipe: Recipe) -> None:
     with ExitStack() as around:
         around.enter_context(_path_and_place(recipe))
         around.enter_context(_silence())
+        _import_without_traces(torch, recipe)
         for name, values in recipe.configs.items():
             around.enter_context(_configured(name, values))
         around.enter_context(kept_random_numbers())
@@ -117,9 +121,14 @@ def follow(recipe: Recipe) -> None:
             around.enter_context(_fake_group(*recipe.group))
         model = _Unpickler.of(recipe.model)
         args, kwargs = _Unpickler.of(recipe.call)
-        _note_sources(set(sys.modules) - before)
+        names = _foreign(set(sys.modules) - before)
+        _note_sources(names)
+        before_it = _variables(names)
         with _nothing_compiled():
             _train(torch, torch._dynamo.optimize(**recipe.optimize)(model), args, kwargs, recipe)
+        for key, told in sorted(_variables(names).items()):
+            if before_it.get(key) != told:
+                raise RuntimeError(f"a call of the model changes {key}")
         del model, args, kwargs
     torch._dynamo.utils.counters.clear()
     gc.collect()
@@ -127,11 +136,54 @@ def follow(recipe: Recipe) -> None:
         torch.cuda.empty_cache()
 
 
+def _import_without_traces(torch: Any, recipe: Recipe) -> None:
+    """Import what defines the model; RuntimeError if that sets anything that is put back here.
+
+    The rank will not import it again, and would miss it.
+    """
+    before = _surroundings(torch)
+    for data in (recipe.model, recipe.call):
+        _Importer(io.BytesIO(data)).load()
+    after = _surroundings(torch)
+    for what, found in before.items():
+        if after[what] != found:
+            raise RuntimeError(f"importing its modules changes {what}")
+
+
+def _surroundings(torch: Any) -> dict[str, Any]:
+    drawn = {f"the generator of {name}": repr_of(state) for name, state in generators().items()}
+    configs = {name: import_module(name).get_config_copy() for name in CONFIGS}
+    around = {"the environment": dict(os.environ), "sys.path": [*sys.path]}
+    return {"torch's settings": settings(torch), **drawn, **configs, **around}
+
+
+def _foreign(names: set[str]) -> set[str]:
+    return {name for name in names if name.partition(".")[0] not in _OURS}
+
+
 def _note_sources(names: set[str]) -> None:
     for name in names:
         source = getattr(sys.modules[name], "__file__", None)
-        if source is not None and name.partition(".")[0] not in _OURS:
+        if source is not None:
             _sources[source] = _stamp(Path(source))
+
+
+def _variables(names: set[str]) -> dict[str, Any]:
+    """What the variables of these modules and their classes are, and how much they hold."""
+    found = {}
+    for name in names:
+        for key, value in vars(sys.modules[name]).items():
+            found[f"{name}.{key}"] = _told(value)
+            if isinstance(value, type) and value.__module__ == name:
+                for own, held in vars(value).items():
+                    found[f"{name}.{key}.{own}"] = _told(held)
+    return {key: told for key, told in found.items() if not key.rpartition(".")[2].startswith("__")}
+
+
+def _told(value: Any) -> Any:
+    size = len(value) if isinstance(value, list | dict | set | deque) else 0
+    version = getattr(value, "_version", 0) if type(value).__module__ == "torch" else 0
+    return id(value), size, version
 
 
 def _train(torch: Any, model: Any, args: Any, kwargs: Any, recipe: Recipe) -> None:
@@ -168,6 +220,27 @@ class _Unpickler(pickle.Unpickler):
         if number not in self._made:
             self._made[number] = _zeros(like)
         return self._made[number]
+
+
+class _Importer(pickle.Unpickler):
+    """Imports what a pickle names, and makes nothing of it."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        import_module(module)
+        return _Nothing
+
+    def persistent_load(self, told: Any) -> Any:
+        return None
+
+
+class _Nothing:
+    def __new__(cls, *args: Any, **kwargs: Any) -> "_Nothing":
+        return object.__new__(cls)
+
+    def _ignore(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    __init__ = __setstate__ = __setitem__ = append = extend = add = _ignore
 
 
 def _zeros(like: Like) -> Any:

@@ -12,7 +12,7 @@ What runs forward and backward is a *shadow* of the model: the same modules and 
 that share the originals' memory and have gradients of their own, buffers that are copies. The
 code that is compiled belongs to the classes, so it is what the original's first step needs, and
 the original itself is never touched. A step that comes before the compile is over would compile
-once more: `join()` first.
+once more: `join()` first. A loss that would leave a trace all the same is not run (see draws).
 
 Random numbers. If forward draws from the CPU's generator (dropout on a CPU), a thread that does
 so would move the numbers under the script's feet. The thread finds out by a rehearsal without
@@ -22,16 +22,19 @@ in the meantime.
 """
 
 import copy
+import dis
+import functools
 import inspect
 import logging
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, TypeVar
 
 from torchett.record.api import stage
 from torchett.record.threads import begin_beside
-from torchett.startup.draws import draws
+from torchett.startup.draws import draws, rehearse
 from torchett.startup.garbage import rarely_collected
 from torchett.startup.shapes import map_tensors
 from torchett.startup.surroundings import (
@@ -46,6 +49,7 @@ from torchett.startup.workshop import fetch_tools
 
 T = TypeVar("T")
 log = logging.getLogger("torchett")
+_turn = threading.Lock()  # a rehearsal switches compiling off for all threads
 
 
 def warm_up(
@@ -84,6 +88,7 @@ class WarmUp:
         self._meet = meet
         self._joined = False
         self._shadow: Any = None
+        self._own: list[Any] = []
         self._later: Callable[[], None] | None = None
         self._thread: threading.Thread | None = None
         self.error: Exception | None = None
@@ -91,7 +96,7 @@ class WarmUp:
             self._joined = True
             return
         try:
-            self._shadow = shadow(model)
+            self._shadow, self._own = _shadow(model)
         except Exception as error:
             self._failed(error)
             return
@@ -108,6 +113,7 @@ class WarmUp:
             if self._later is not None:
                 self._guarded(self._later)
             self._later = self._shadow = self._fast_batch = None
+            self._own = []
             if self._meet:
                 self._guarded(_barrier)
 
@@ -143,17 +149,21 @@ class WarmUp:
         fetch_tools()
         made = self._fast_batch() if callable(self._fast_batch) else self._fast_batch
         batch = map_tensors(lambda tensor: _marked(tensor, self._dynamic), made)
-        before = generators()
-        drawn = draws(self._shadow, self._loss, batch)
-        if "cpu" in drawn:
-            self._later = lambda: self._run_kept(batch)
-        else:
+        if callable(self._fast_batch):
+            map_tensors(self._own.append, batch)  # made for us: forward may write to it
+        with _turn:
+            before = generators()
             with no_rewinding():
-                self._run(batch)
-        restore({name: before[name] for name in before.keys() & drawn})
+                drawn = draws(self._shadow, self._loss, batch, self._own)
+                if "cpu" in drawn:
+                    self._later = lambda: self._run_kept(batch)
+                else:
+                    self._run(batch)
+            restore({name: before[name] for name in before.keys() & drawn})
 
     def _run_kept(self, batch: Any) -> None:
-        with kept_random_numbers():
+        with _turn, kept_random_numbers():
+            rehearse(self._shadow, self._loss, batch, self._own, drawing=True)
             self._run(batch)
 
     def _run(self, batch: Any) -> None:
@@ -176,9 +186,16 @@ def shadow(model: Any) -> Any:
     Forward and backward of the copy leave the original's weights, gradients, buffers and hooks
     on gradients alone; copies of DDP modules do not talk to other ranks.
     """
+    return _shadow(model)[0]
+
+
+def _shadow(model: Any) -> tuple[Any, list[Any]]:
+    """The same, and the tensors and generators that are its own."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
+    for module in model.modules():
+        _refuse_functions(module)
     memo: dict[int, Any] = {}
     for parameter in model.parameters():
         if type(parameter) is torch.nn.Parameter:
@@ -186,6 +203,7 @@ def shadow(model: Any) -> Any:
             twin = torch.nn.Parameter(parameter.data, requires_grad=parameter.requires_grad)
             twin.__dict__.update(parameter.__dict__)
             memo[id(parameter)] = twin
+    shared = set(memo)
     for module in model.modules():
         if (context := vars(module).get("dynamo_ctx")) is not None:
             memo[id(context)] = context  # code that another backend has compiled is not found
@@ -198,7 +216,47 @@ def shadow(model: Any) -> Any:
         if isinstance(module, DistributedDataParallel):
             module.require_backward_grad_sync = False
             module.require_forward_param_sync = False
-    return made
+    kinds = (torch.Tensor, torch.Generator)
+    return made, [v for k, v in memo.items() if isinstance(v, kinds) and k not in shared]
+
+
+def _refuse_functions(module: Any) -> None:
+    """ValueError if a hook or a forward of the module's own is a function that remembers things.
+
+    A copy of the module calls the same function: what that has noted of the fast batch would be
+    there in the first step, and a module it holds would be the original.
+    """
+    known = [vars(module).get(f"_{kind}hooks") for kind in _HOOKS]
+    hooks = [hook for one in known if one for hook in one.values()]
+    if "dynamo_ctx" not in vars(module):  # torch.compile's own forward is made anew
+        hooks.append(vars(module).get("forward"))
+    for hook in hooks:
+        if _remembers(hook):
+            name = getattr(hook, "__qualname__", hook)
+            raise ValueError(f"a copy of {type(module).__name__} would share its function {name}")
+
+
+_HOOKS = ("forward_", "forward_pre_", "backward_", "backward_pre_")
+
+
+def _remembers(function: Any) -> bool:
+    """Whether it is a function with anything at hand that it could change."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    module = str(getattr(function, "__module__", ""))
+    if not isinstance(function, FunctionType) or module.partition(".")[0] == "torch":
+        return False
+    if any(one.opname in ("STORE_GLOBAL", "STORE_DEREF") for one in dis.get_instructions(function)):
+        return True
+    around = inspect.getclosurevars(function)
+    held = [*around.nonlocals.values(), *around.globals.values()]
+    return any(_remembers(one) or not _is_plain(one) for one in held)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, BuiltinFunctionType):
+        value = value.__self__  # a list, for its append
+    return value is None or isinstance(value, str | int | float | ModuleType | FunctionType | type)
 
 
 def _marked(tensor: Any, dims: tuple[int, ...]) -> Any:

@@ -125,8 +125,9 @@ def _seed_loaders(dataloader: ModuleType) -> None:
 def no_rewinding() -> Iterator[None]:
     """In the body, this thread and autograd's do not set the generators of the CPU back.
 
-    torch.compile saves them before it compiles and restores them afterwards; from a thread, that
-    rewinds what the script has drawn in between:
+    torch.compile saves them before it compiles and restores them afterwards, and so does a
+    checkpoint of activations in backward; from a thread, that rewinds what the script has drawn
+    in between:
 
         script   draw a ── draw b ── draw c ──────── draw b again!
         thread       ├ save … compile … restore ┤
@@ -145,12 +146,13 @@ def no_rewinding() -> Iterator[None]:
         return set_state
 
     theirs, python_theirs = torch.random.set_rng_state, random.setstate
-    torch.random.set_rng_state = except_here(theirs)
+    torch.random.set_rng_state = torch.set_rng_state = except_here(theirs)
     random.setstate = except_here(python_theirs)
     try:
         yield
     finally:
-        torch.random.set_rng_state, random.setstate = theirs, python_theirs
+        torch.random.set_rng_state = torch.set_rng_state = theirs
+        random.setstate = python_theirs
 
 
 def generators() -> dict[str, Any]:
