@@ -215,6 +215,30 @@ def test_what_the_script_says_itself_is_not_said_twice(tmp_path: Path) -> None:
     assert "checkpoint_blocked" not in accounts
 
 
+def test_waits_in_steps_that_the_script_says_are_waits(tmp_path: Path) -> None:
+    body = """
+    import time
+    import torchett as ett
+
+    class Slow(TensorDataset):
+        def __getitem__(self, index):
+            time.sleep(0.005)
+            return super().__getitem__(index)
+
+    batches = iter(DataLoader(Slow(*data.tensors), batch_size=4))
+    for step in range(10):
+        with ett.step(step):
+            x, y = next(batches)
+            optimizer.zero_grad()
+            ((net(x) - y) ** 2).mean().backward()
+            optimizer.step()
+    """
+    assert run(tmp_path, "--", script(tmp_path, body)).returncode == 0
+    told = report(tmp_path)
+    assert told["last_step"] == 9
+    assert told["accounts"]["data_wait"] >= 9 * 0.02  # the first is get_first_batch_data
+
+
 def test_a_loop_that_has_settled_does_without_most_hooks(tmp_path: Path) -> None:
     body = """
     def hooked(step):
