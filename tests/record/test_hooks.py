@@ -215,6 +215,27 @@ def test_what_the_script_says_itself_is_not_said_twice(tmp_path: Path) -> None:
     assert "checkpoint_blocked" not in accounts
 
 
+def test_an_evaluation_inside_a_stage_of_the_script_is_that_stage(tmp_path: Path) -> None:
+    """It is told when the loop goes on: the script has left its stage by then."""
+    body = """
+    import time
+    import torchett as ett
+
+    with ett.stage("pre_train"):
+        net.eval()
+        with torch.no_grad():
+            for x, _ in DataLoader(data, batch_size=4):
+                net(x)
+                time.sleep(0.02)
+        net.train()
+    train(5)
+    """
+    assert run(tmp_path, "--", script(tmp_path, body)).returncode == 0
+    accounts = report(tmp_path)["accounts"]
+    assert accounts["pre_train"] >= 10 * 0.02
+    assert accounts.get("evaluation", 0.0) < 0.02
+
+
 def test_waits_in_steps_that_the_script_says_are_waits(tmp_path: Path) -> None:
     body = """
     import time
