@@ -236,6 +236,33 @@ def test_an_evaluation_inside_a_stage_of_the_script_is_that_stage(tmp_path: Path
     assert accounts.get("evaluation", 0.0) < 0.02
 
 
+def test_the_first_batch_after_an_evaluation_at_the_start_is_no_evaluation(tmp_path: Path) -> None:
+    """A Hugging Face Trainer puts its model back into training mode when it has the batch."""
+    body = """
+    import time
+
+    class Slow(TensorDataset):
+        def __getitem__(self, index):
+            time.sleep(0.05)
+            return super().__getitem__(index)
+
+    net.eval()
+    for x, _ in DataLoader(data, batch_size=20):
+        with torch.no_grad():
+            net(x)
+    for x, y in DataLoader(Slow(*data.tensors), batch_size=4):
+        net.train()
+        optimizer.zero_grad()
+        ((net(x) - y) ** 2).mean().backward()
+        optimizer.step()
+    """
+    assert run(tmp_path, "--", script(tmp_path, body)).returncode == 0
+    told = report(tmp_path)
+    assert told["last_step"] == 9
+    assert told["accounts"]["get_first_batch_data"] >= 0.2
+    assert 0.0 < told["accounts"]["evaluation"] < 0.2
+
+
 def test_waits_in_steps_that_the_script_says_are_waits(tmp_path: Path) -> None:
     body = """
     import time
