@@ -244,6 +244,21 @@ def test_a_script_that_sets_what_torch_has_read_already_is_told_so(tmp_path: Pat
     assert err.count("torchett:") == 1
 
 
+def test_settings_put_back_or_read_later_are_no_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Accelerate clears the environment and puts it back; torch asks for Lightning's later."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    script = tmp_path / "x.py"
+    script.write_text(
+        "import os\nkept = dict(os.environ)\nos.environ.clear()\nos.environ.update(kept)\n"
+        "os.environ['PYTORCH_NVML_BASED_CUDA_CHECK'] = '1'\n"
+    )
+    code, _, err = in_standby([str(script)], tmp_path, "")
+    assert code == 0
+    assert "torchett:" not in err
+
+
 SLOW_TO_GO = """
 import os, sys, time
 real = os._exit

@@ -77,6 +77,23 @@ def test_lightning(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
+def test_lightning_waits_between_accumulated_batches_are_waits(tmp_path: Path) -> None:
+    needs("lightning")
+    text = (EXAMPLES / "lightning_callback.py").read_text()
+    text = text.replace(
+        "data = DataLoader(TensorDataset(torch.randn(64, 32)), batch_size=4)",
+        "data = DataLoader(Slow(torch.randn(64, 32)), batch_size=4)",
+    )
+    slow = "class Slow(TensorDataset):\n    def __getitem__(self, index):\n"
+    slow += "        __import__('time').sleep(0.005)\n        return super().__getitem__(index)\n"
+    (tmp_path / "train.py").write_text(text.replace("class Net", f"{slow}\n\nclass Net", 1))
+    done = ett(tmp_path, "run", "--job", "x", "--no-hooks", "--", "train.py", "--epochs", "1")
+    assert done.returncode == 0, done.stderr[-3000:]
+    # 16 batches of 20 ms, of which one is the first
+    assert report(tmp_path)["accounts"]["data_wait"] >= 15 * 0.02
+
+
+@pytest.mark.e2e
 def test_transformers(tmp_path: Path) -> None:
     needs("transformers")
     found = run(tmp_path, "transformers_callback.py", "--folder", str(tmp_path / "out"))

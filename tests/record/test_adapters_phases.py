@@ -39,6 +39,17 @@ def test_waiting_for_data_ends_when_a_step_begins(tmp_path: Path) -> None:
     assert [event["step"] for event in found if event["event"] == "step"] == [0, 1, 2]
 
 
+def test_waits_between_the_batches_of_a_step_are_waits(tmp_path: Path) -> None:
+    found = played(
+        tmp_path,
+        "for i in range(2):\n for batch in range(2):\n"
+        "  p.idle(); time.sleep(0.01); p.step_begins(i)\n p.step_ends()\n",
+    )
+    accounts = [event["account"] for event in found if event["event"] == "span"]
+    assert accounts.count("get_first_batch_data") == 1
+    assert accounts.count("data_wait") == 3
+
+
 def test_a_hook_that_breaks_turns_its_adapter_off_and_says_so_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

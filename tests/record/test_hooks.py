@@ -215,6 +215,78 @@ def test_what_the_script_says_itself_is_not_said_twice(tmp_path: Path) -> None:
     assert "checkpoint_blocked" not in accounts
 
 
+def test_an_evaluation_inside_a_stage_of_the_script_is_that_stage(tmp_path: Path) -> None:
+    """It is told when the loop goes on: the script has left its stage by then."""
+    body = """
+    import time
+    import torchett as ett
+
+    with ett.stage("pre_train"):
+        net.eval()
+        with torch.no_grad():
+            for x, _ in DataLoader(data, batch_size=4):
+                net(x)
+                time.sleep(0.02)
+        net.train()
+    train(5)
+    """
+    assert run(tmp_path, "--", script(tmp_path, body)).returncode == 0
+    accounts = report(tmp_path)["accounts"]
+    assert accounts["pre_train"] >= 10 * 0.02
+    assert accounts.get("evaluation", 0.0) < 0.02
+
+
+def test_the_first_batch_after_an_evaluation_at_the_start_is_no_evaluation(tmp_path: Path) -> None:
+    """A Hugging Face Trainer puts its model back into training mode when it has the batch."""
+    body = """
+    import time
+
+    class Slow(TensorDataset):
+        def __getitem__(self, index):
+            time.sleep(0.05)
+            return super().__getitem__(index)
+
+    net.eval()
+    for x, _ in DataLoader(data, batch_size=20):
+        with torch.no_grad():
+            net(x)
+    for x, y in DataLoader(Slow(*data.tensors), batch_size=4):
+        net.train()
+        optimizer.zero_grad()
+        ((net(x) - y) ** 2).mean().backward()
+        optimizer.step()
+    """
+    assert run(tmp_path, "--", script(tmp_path, body)).returncode == 0
+    told = report(tmp_path)
+    assert told["last_step"] == 9
+    assert told["accounts"]["get_first_batch_data"] >= 0.2
+    assert 0.0 < told["accounts"]["evaluation"] < 0.2
+
+
+def test_waits_in_steps_that_the_script_says_are_waits(tmp_path: Path) -> None:
+    body = """
+    import time
+    import torchett as ett
+
+    class Slow(TensorDataset):
+        def __getitem__(self, index):
+            time.sleep(0.005)
+            return super().__getitem__(index)
+
+    batches = iter(DataLoader(Slow(*data.tensors), batch_size=4))
+    for step in range(10):
+        with ett.step(step):
+            x, y = next(batches)
+            optimizer.zero_grad()
+            ((net(x) - y) ** 2).mean().backward()
+            optimizer.step()
+    """
+    assert run(tmp_path, "--", script(tmp_path, body)).returncode == 0
+    told = report(tmp_path)
+    assert told["last_step"] == 9
+    assert told["accounts"]["data_wait"] >= 9 * 0.02  # the first is get_first_batch_data
+
+
 def test_a_loop_that_has_settled_does_without_most_hooks(tmp_path: Path) -> None:
     body = """
     def hooked(step):

@@ -36,6 +36,7 @@ COOK = "torchett.startup.cook"
 FRESH = "torchett.launch.fresh"
 # Read by torch when it is imported: a script that sets one of these came too late for a standby.
 _READ_AT_IMPORT = ("TORCH", "PYTORCH", "TRITON", "OMP_", "MKL_", "KMP_", "CUDA_")
+_READ_WHEN_ASKED = frozenset({"PYTORCH_NVML_BASED_CUDA_CHECK"})  # Lightning sets it
 
 
 def main() -> NoReturn:
@@ -167,7 +168,8 @@ def _become(job: dict[str, Any]) -> None:
         setter = sys._getframe(2).f_globals.get("__name__", "")  # around os.environ's own frame
         if (
             name.startswith(_READ_AT_IMPORT)
-            and name not in PER_RANK
+            and name not in PER_RANK | _READ_WHEN_ASKED
+            and os.fsdecode(value) != job["env"].get(name)  # put back, as Accelerate does with all
             and not setter.startswith(("torch", "triton"))
         ):
             print(

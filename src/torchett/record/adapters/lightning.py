@@ -7,7 +7,7 @@ Under `ett run` the callback is added by itself, through the entry point group
 `lightning.pytorch.callbacks_factory`. Works with `lightning` and with `pytorch_lightning`.
 
     on_train_batch_end ═ data_wait ═ on_train_batch_start ── a step, over as many batches as are
-                                                             accumulated ── on_train_batch_end
+                                     accumulated, less the waits between ── on_train_batch_end
 """
 
 import functools
@@ -87,7 +87,7 @@ class Watch:
     ) -> None:
         if trainer.global_step > self._steps_before:
             self.phases.step_ends()
-            self.phases.idle()
+        self.phases.idle()
 
     @harmless
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:

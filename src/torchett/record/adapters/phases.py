@@ -51,10 +51,10 @@ class Phases:
             self.end(account)
 
     def step_begins(self, index: int) -> None:
-        """A step runs from now on; what came since `idle` was waiting for data."""
+        """A step runs or goes on from now on; what came since `idle` was waiting for data."""
         if self._idle_ns is not None:
             now = now_ns()
-            if not self._stepped:
+            if not self._stepped and self._step is None:
                 api.past_span("get_first_batch_data", self._idle_ns, now)
             elif now - self._idle_ns > _SHORT_NS:
                 api.past_span("data_wait", self._idle_ns, now)
@@ -74,7 +74,7 @@ class Phases:
         self._step = None
 
     def idle(self) -> None:
-        """From now on until a step begins, the loop waits for data."""
+        """From now on until a step begins or goes on, the loop waits for data."""
         self._idle_ns = now_ns()
 
     def busy(self) -> None:

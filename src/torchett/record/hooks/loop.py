@@ -78,6 +78,7 @@ class Loop:
         self._unknown: dict[int, None] = {}
         self._fetches: list[tuple[int, int]] = []  # of unknown datasets
         self._since = self._until = 0  # evaluation
+        self._evaluated: set[int] = set()  # what it was fed from
         self._fed = False  # with batches
         self._predicts = False  # right after a step
         self._is_training: Callable[[], bool] = lambda: False
@@ -105,7 +106,7 @@ class Loop:
                 self._wait(t0, t1)
             else:
                 self._first_batch(t0, t1)
-        elif grad and self._until and not self._is_training():
+        elif grad and self._until and dataset in self._evaluated and not self._is_training():
             self._until = t1
         elif grad:
             self._unknown[dataset] = None
@@ -117,6 +118,8 @@ class Loop:
                 first = self._fetches[0][0] if self._fetches else t0
                 self._since = min(first, grad_off_since or t0)
                 self._is_training = lambda: False
+            self._evaluated.update(self._unknown)
+            self._evaluated.add(dataset)
             self._forget_fetches()
             self._until = t1
             self._fed = True
@@ -202,6 +205,7 @@ class Loop:
             return
         if self._since >= t0 or not self._is_training():
             self._until = t1
+            self._evaluated.update(self._unknown)
             self._forget_fetches()
         elif not self._until:
             self._since = 0  # back in training mode, and nothing was computed meanwhile
@@ -223,6 +227,7 @@ class Loop:
         """The loop goes on: what was evaluation is told."""
         since, until = self._since, self._until
         self._since = self._until = 0
+        self._evaluated.clear()
         self._fed = False
         if until > since:
             self._pen.span("evaluation", since, until)

@@ -28,6 +28,7 @@ class Pen:
         self.said: set[str] = set()
         self.says_steps = False
         self._inside: dict[int, list[int]] = {}  # thread → when the spans it is in began
+        self._left: dict[int, tuple[int, int]] = {}  # thread → the last that it was in
 
     def follow(self, recorder: Recorder | Silent) -> None:
         """Write to this recorder from now on, and notice what the script tells it."""
@@ -55,13 +56,18 @@ class Pen:
             self._before_spans()
             self.said.add(account)
             timer = span(account, background)
-            return timer if background else _Counted(timer, self._inside)
+            return timer if background else _Counted(timer, self._inside, self._left)
 
         vars(recorder).update(step=first(step), steps=first(steps), span=named)
 
     def span(self, account: str, t0_ns: int, t1_ns: int) -> None:
         """Record a span that is over; before the record is open it waits for it."""
-        if not self.says(account, t1_ns):
+        if self.says(account, t1_ns):
+            return
+        began, ended = self._left.get(get_ident(), (0, 0))
+        if began <= t0_ns < ended:  # told only now
+            t0_ns = ended
+        if t0_ns < t1_ns:
             api.past_span(account, t0_ns, t1_ns)
 
     def says(self, account: str, until_ns: int | None = None) -> bool:
@@ -81,10 +87,12 @@ class Pen:
 class _Counted:
     """A span of the script's own: while a thread is inside, hooks say nothing of it."""
 
-    __slots__ = ("_inside", "_me", "_timer")
+    __slots__ = ("_inside", "_left", "_me", "_timer")
 
-    def __init__(self, timer: Any, inside: dict[int, list[int]]) -> None:
-        self._timer, self._inside = timer, inside
+    def __init__(
+        self, timer: Any, inside: dict[int, list[int]], left: dict[int, tuple[int, int]]
+    ) -> None:
+        self._timer, self._inside, self._left = timer, inside, left
 
     def __enter__(self) -> None:
         self._me = get_ident()
@@ -96,3 +104,5 @@ class _Counted:
         began = self._inside.pop(self._me, [])
         if len(began) > 1:
             self._inside[self._me] = began[:-1]
+        elif began:
+            self._left[self._me] = began[0], now_ns()

@@ -270,6 +270,8 @@ class Watcher:
                 since = self._grad_off_since if self._grad_off else 0
                 self.watch_grad(True)
             self.loop.fetched(t0, t1, dataset, grad, since)
+            if self.pen.says_steps:
+                self.loop.interrupted = True  # its waits are told by themselves, not with a step
         except Exception as error:
             self.broke(error)
 
