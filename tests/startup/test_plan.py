@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from torchett.startup import Plan, PlanRun, background_imports
+from torchett.startup.crew import Crew
 from torchett.startup.drawing import draw
 from torchett.startup.plan_run import StageRun, record_run
 from torchett.startup.schedule import Runs, Stage, makespan, next_overlap, serial_order
@@ -394,6 +395,29 @@ def test_what_cannot_run_is_refused_with_one_line() -> None:
         plan.stage("x-a", after=["nowhere"])(one)
     with pytest.raises(ValueError, match="stage 'one' is after 'nowhere': no stage of one"):
         plan.run()
+
+
+def test_a_plan_is_not_over_between_a_stage_and_what_it_held_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The main thread may wake (another stage has ended) just before the next one is started."""
+    perform = Crew._perform
+
+    def slowly(self: Crew, stage: Stage) -> None:
+        perform(self, stage)
+        with self._turn:
+            self._turn.notify_all()
+        time.sleep(0.05)
+
+    monkeypatch.setattr(Crew, "_perform", slowly)
+    plan = Plan()
+    plan.stage("x-first")(_named("first", 1))
+
+    @plan.stage("x-second", after=["first"])
+    def second(first: int) -> int:
+        return first + 1
+
+    assert plan.run().second == 2
 
 
 def test_a_stage_may_name_what_it_needs_and_take_the_rest_as_it_comes() -> None:

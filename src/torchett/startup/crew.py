@@ -88,6 +88,7 @@ class Crew:
                     self._running.remove(stage)
                 else:
                     self._turn.wait()
+                    self._dispatch()  # who has finished a stage may not have come to it yet
             return None
 
     def _dispatch(self) -> None:
