@@ -1,43 +1,47 @@
 """The agent's own seams in torch's."""
 
+import json
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from torchett.launch.agent import _meet_at_once, _Refill
+from torchett.launch.elastic.agent import _ranks_asked_for, _why_no_standbys
+from torchett.launch.elastic.journal import Journal
+from torchett.launch.standby import pool
+from torchett.launch.standby.refill import Refill
+from torchett.record.patches import Installed
 
 rendezvous = pytest.importorskip("torch.distributed.elastic.rendezvous.dynamic_rendezvous")
 
 
-@pytest.mark.parametrize(("nodes", "pauses"), [(1, [1.0]), (2, [(0, 0.3), 1.0])])
-def test_only_a_node_that_has_company_waits_for_a_random_while(
-    nodes: int, pauses: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_node_alone_does_not_pause_at_random(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchett.launch.elastic import elastic_agent
+
+    installed: list[Installed | None] = []
+    install = elastic_agent.install
+    monkeypatch.setattr(elastic_agent, "install", lambda *a: installed.append(install(*a)))
     made: list[float] = []
-    monkeypatch.setattr(rendezvous, "_delay", made.append)
-    monkeypatch.setattr("time.sleep", made.append)
-    _meet_at_once(SimpleNamespace(_settings=SimpleNamespace(max_nodes=nodes)))
-    rendezvous._delay((0, 0.3))
-    rendezvous._delay(1.0)
-    assert made == pauses
-
-
-def test_a_rendezvous_of_another_kind_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "_delay", print)
-    _meet_at_once(SimpleNamespace())
-    assert rendezvous._delay is print
+    elastic_agent._start_rendezvous_at_once()
+    try:
+        monkeypatch.setattr(elastic_agent.time, "sleep", made.append)
+        rendezvous._delay((0, 0.3))
+        rendezvous._delay(1.0)
+    finally:
+        installed[0].remove()  # type: ignore[union-attr]
+    assert made == [1.0]
 
 
 # torch looks whether a rank lives, says so, and then asks it to end: here it is gone by then.
 LEAVES_BEFORE_IT_IS_ASKED = """
 import os, sys, time
 from torch.distributed.elastic.multiprocessing import api
-from torchett.launch import agent
+from torchett.launch.elastic import agent
 
 def until_it_is_gone(_, pid, *__):
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
@@ -85,9 +89,9 @@ def test_with_cores_to_spare_standbys_are_replaced_at_once_else_when_ranks_train
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {*range(cores)})
     clock = [100.0]
     ours = SimpleNamespace(monotonic=lambda: clock[0])
-    monkeypatch.setattr("torchett.launch.agent.time", ours)
+    monkeypatch.setattr("torchett.launch.standby.refill.time", ours)
     counted = Counted()
-    refill = _Refill(counted, counted)  # type: ignore[arg-type]
+    refill = Refill(counted, counted)  # type: ignore[arg-type]
     refill.started(2)
     assert counted.filled == at_once
     for counted.trains in (False, True, True):
@@ -97,23 +101,116 @@ def test_with_cores_to_spare_standbys_are_replaced_at_once_else_when_ranks_train
 
 
 @pytest.mark.parametrize(
-    ("size", "model", "kind"),
-    [(1, "0", "Forks"), (2, "0", "Forks"), (1, "1", "Forks"), (2, "1", "Supply")],
+    ("changes", "kind"),
+    [
+        ({}, "ForkedStandbys"),
+        ({"ETT_STANDBY_FORK": "0"}, "SpawnedStandbys"),
+        ({"ETT_STANDBY_MODEL": "1"}, "SpawnedStandbys"),
+        ({"OMP_NUM_THREADS": "2"}, "SpawnedStandbys"),
+    ],
 )
-def test_a_model_is_compiled_by_a_process_for_each_rank(
-    size: int, model: str, kind: str, monkeypatch: pytest.MonkeyPatch
+def test_ranks_are_forked_only_where_a_process_can_be_shared(
+    changes: dict[str, str], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A template has it for one rank: which one may be compiled in."""
-    from torchett.launch import agent
+    from torchett.launch.standby import forked, spawned
 
-    monkeypatch.setattr(agent.Forks, "begin", lambda self: None)
-    monkeypatch.setattr(agent.Standbys, "fill", lambda self: None)
-    env = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "ETT_STANDBY_MODEL": model}
-    for key in ("ETT_STANDBY_DEVICE", "ETT_STANDBY_FORK"):
-        monkeypatch.delenv(key, raising=False)
-    for key, value in env.items():
-        monkeypatch.setenv(key, value)
-    assert type(agent._standbys(size, env)).__name__ == kind
+    monkeypatch.setattr(forked.ForkedStandbys, "import_and_fork", lambda self: None)
+    monkeypatch.setattr(spawned.SpawnedStandbys, "fill", lambda self: None)
+    env = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""} | changes
+    assert type(pool.start_pool(2, env)).__name__ == kind
+
+
+@pytest.mark.parametrize(
+    ("argv", "ranks"),
+    [
+        (["--nproc-per-node=3", "x.py"], 3),
+        (["--nproc_per_node", "2", "x.py"], 2),
+        (["x.py", "--nproc-per-node=3"], 1),
+        (["--nproc-per-node=auto", "x.py"], 0),
+        (["--nproc-per-node", "gpu", "x.py"], 0),
+    ],
+)
+def test_how_many_ranks_there_will_be(
+    argv: list[str], ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PET_NPROC_PER_NODE", raising=False)
+    assert _ranks_asked_for(argv) == ranks
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "args", "options", "why"),
+    [
+        (sys.executable, ("-u", "x.py"), {}, None),
+        (sys.executable, ("-u", "-m", "x"), {}, None),
+        (sys.executable, ("-u", "-c", "1"), {}, "not a script"),
+        (sys.executable, ("x.py",), {}, "not a script"),
+        ("bash", ("x.sh",), {}, "not a script"),
+        (print, ("x.py",), {}, "--run-path"),
+        (sys.executable, ("-u", "x.py"), {"numa_options": object()}, "bound to NUMA nodes"),
+        (sys.executable, ("-u", "x.py"), {"virtual_local_rank": True}, "CUDA_VISIBLE_DEVICES"),
+    ],
+)
+def test_what_standbys_cannot_run(
+    entrypoint: Any, args: tuple[str, ...], options: dict[str, Any], why: str | None
+) -> None:
+    found = _why_no_standbys(SimpleNamespace(**options), entrypoint, args)
+    assert found is None if why is None else why in str(found)
+
+
+def test_a_killed_rank_is_the_first_cause_not_the_peer_that_failed_of_it(tmp_path: Path) -> None:
+    """All ends of one look are written down; the restart's cause is the end they followed from."""
+
+    def causes(ends: dict[int, int]) -> tuple[list[tuple[int, str]], str]:
+        run = tmp_path / str(len(list(tmp_path.iterdir())))
+        run.mkdir()
+        journal = Journal({"ETT_RUN": str(run)})
+        journal.stopped()
+        journal.met(None, rank=0, size=1, elastic=False)
+        journal.ranks_failed(ends)
+        journal.stopped()
+        journal.met(None, rank=0, size=1, elastic=False)
+        facts = [json.loads(line) for line in (run / "attempts-0.jsonl").read_text().splitlines()]
+        seen = [(fact["rank"], fact["cause"]) for fact in facts if fact["event"] == "failure"]
+        return seen, next(fact["cause"] for fact in facts if fact["event"] == "end")
+
+    assert causes({0: 1, 1: -9}) == ([(0, "exit_1"), (1, "SIGKILL")], "SIGKILL")
+    assert causes({0: -15, 1: 1}) == ([(0, "SIGTERM"), (1, "exit_1")], "exit_1")
+
+
+SAYS_ITS_STANDBY = """
+import os, sys
+print("SAYS", os.environ["LOCAL_WORLD_SIZE"], "torchett.launch.standby.job" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("fork", ["0", "1"])
+@pytest.mark.parametrize("asked", ["cpu", "auto"])
+def test_ranks_that_only_torch_can_count_are_started_in_standbys(
+    asked: str, fork: str, tmp_path: Path
+) -> None:
+    (tmp_path / "x.py").write_text(SAYS_ITS_STANDBY)
+    done = run_ours(tmp_path, "--nproc-per-node", asked, "x.py", ETT_STANDBY_FORK=fork)
+    size = len(os.sched_getaffinity(0))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"SAYS {size} True"] * size, done.stderr
+
+
+def test_ranks_that_cannot_be_started_in_standbys_are_said_once(tmp_path: Path) -> None:
+    (tmp_path / "x.sh").write_text("echo SAYS $RANK")
+    done = run_ours(tmp_path, "--nproc-per-node", "2", "--no-python", "bash", "x.sh")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["SAYS 0", "SAYS 1"]
+    assert done.stderr.count("ranks start without standbys: the command is 'bash'") == 1
+
+
+def run_ours(folder: Path, *words: str, **env: str) -> "subprocess.CompletedProcess[str]":
+    ett = [sys.executable, "-m", "torchett.cli.main", "run", "--progress", "0", "--"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return subprocess.run(
+        [*ett, *torchrun, *words],
+        env=os.environ | {"ETT_RUNS": str(folder / "runs")} | env,
+        cwd=folder, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
 
 
 LEAVES = """

@@ -85,7 +85,7 @@ def test_a_peers_failure_is_no_preemption(tmp_path: Path) -> None:
 
 SAVES = """
 import os, pathlib, sys, time
-from torchett.checkpoint.notice import install
+from torchett.levers.checkpoint.preemption.notice import install
 
 folder, rank, notice = pathlib.Path(sys.argv[1]), os.environ["RANK"], install()
 (folder / f"ready-{rank}").touch()
@@ -119,6 +119,7 @@ checkpoints = ett.Checkpointer(folder / "checkpoints", every=1_000_000)
 data = torch.utils.data.DataLoader(torch.zeros(1_000_000, 8), num_workers=1)
 batches = iter(data)  # forked before there is anything to save
 dist.init_process_group("gloo")
+torch.manual_seed(0)  # ranks that differ under one name are refused
 model = torch.nn.Linear(8, 8)
 state = {"model": model}
 checkpoints.restore(state)
@@ -145,6 +146,21 @@ def test_workers_uploads_and_agents_that_are_signalled_with_a_rank_let_it_save(
     ledger = RunReader(tmp_path / "runs" / "j").poll().ledger()
     assert ledger.accounts.get("unsaved", 0) == 0
     assert ledger.accounts["effective"] > 0
+
+
+@pytest.mark.timeout(120)
+def test_a_warning_to_every_process_and_then_sigterm_ends_ranks_that_have_saved(
+    tmp_path: Path,
+) -> None:
+    """A forked rank has its agent's handler for USR1; SIGTERM comes while it saves."""
+    running = start(tmp_path, script=TRAINS, standby="--standby")
+    wait_for(tmp_path, "ready-*")
+    for pid in reversed(family(running.pid)):
+        os.kill(pid, signal.SIGUSR1)
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(timeout=15) != 0
+    assert len(list((tmp_path / "checkpoints").glob("step-*"))) == 1
+    assert RunReader(tmp_path / "runs" / "j").poll().ledger().accounts.get("unsaved", 0) == 0
 
 
 def family(pid: int) -> list[int]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from torchett.launch.run import AGENT, _command
+from torchett.launch.command import AGENT, command_of
 
 ETT = [sys.executable, "-m", "torchett.cli.main"]
 
@@ -140,6 +140,43 @@ def test_a_job_of_the_same_name_goes_on_with_its_next_attempt(tmp_path: Path) ->
     assert ledger(tmp_path)["attempts"] == 2
 
 
+def test_a_job_that_ended_well_is_not_gone_on_with_unless_asked(tmp_path: Path) -> None:
+    def job(*options: str) -> str:
+        done = ett(tmp_path, "run", "--job", "job", *options, "--", "true")
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    assert f"ett: job job, attempt 0, in {tmp_path / 'job'}\n" in job()
+    said = job()
+    assert "ett: job ended well, so this is a new run (--resume goes on with job)\n" in said
+    assert f"ett: job job-2, attempt 0, in {tmp_path / 'job-2'}\n" in said
+    assert "ett: job job, attempt 1, in" in job("--resume")
+    assert "ett: job job-3, attempt 0, in" in job()
+    assert ledger(tmp_path)["attempts"] == 2
+    assert ledger(tmp_path, "job-2")["attempts"] == 1
+
+
+def test_resume_needs_a_name(tmp_path: Path) -> None:
+    done = ett(tmp_path, "run", "--resume", "--", "true")
+    expected = "ett: ett run: --resume goes on with a job by its name: add --job NAME\n"
+    assert (done.returncode, done.stderr) == (2, expected)
+
+
+@pytest.mark.parametrize("name", ["a/b", "../evil", "🚀"])
+def test_a_job_of_any_name_is_reported_by_it(name: str, tmp_path: Path) -> None:
+    assert ett(tmp_path / "runs", "run", "--job", name, "--", "true").returncode == 0
+    assert ledger(tmp_path / "runs", name)["attempts"] == 1
+    assert len(list((tmp_path / "runs").iterdir())) == len(list(tmp_path.iterdir())) == 1
+
+
+def test_an_option_that_does_not_exist_is_not_the_command(tmp_path: Path) -> None:
+    done = ett(tmp_path, "run", "--max-restart", "2", "--", "touch", str(tmp_path / "ran"))
+    assert done.returncode == 2
+    assert "--max-restart" in done.stderr
+    assert "--max-restarts" in done.stderr.splitlines()[-1]
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_job_that_is_running_is_not_run_twice(tmp_path: Path) -> None:
     running = start_and_wait(tmp_path, WAITS)
     second = ett(tmp_path, "run", "--job", "job", "--", "true")
@@ -212,8 +249,8 @@ def test_torchrun_is_found_by_a_relative_path_too(monkeypatch: pytest.MonkeyPatc
     binaries = Path(sys.executable).parent
     monkeypatch.chdir(binaries.parent)
     given = (f"{binaries.name}/torchrun", "train.py")
-    assert _command(given, as_is=False) == (sys.executable, "-uP", "-m", AGENT, "train.py")
-    assert _command(given, as_is=True) == given
+    assert command_of(given, as_is=False) == (sys.executable, "-uP", "-m", AGENT, "train.py")
+    assert command_of(given, as_is=True) == given
 
 
 def test_standbys_import_what_they_are_told_to(tmp_path: Path) -> None:
@@ -257,8 +294,8 @@ def test_another_node_counts_its_own_attempts(tmp_path: Path) -> None:
     for name in ("attempt-0", "attempt-0.1", "attempt-0.2", "attempt-1"):
         (tmp_path / "job" / name).mkdir(parents=True)
     for _ in range(2):
-        command = ("run", "--job", "job", "--node", "1", "--nodes", "2", "--", "true")
-        assert ett(tmp_path, *command).returncode == 0
+        command = ("run", "--job", "job", "--node", "1", "--nodes", "2", "--", "false")
+        assert ett(tmp_path, *command).returncode == 1
     lines = (tmp_path / "job" / "attempts-1.jsonl").read_text().splitlines()
     starts = [fact for fact in map(json.loads, lines) if fact.get("event") == "start"]
     assert [fact["attempt"] for fact in starts] == [0, 1]

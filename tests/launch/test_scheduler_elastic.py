@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from torchett.launch.elastic import failures, log_folder, restarts
+from torchett.launch.elastic.error_files import failures, log_folder, restarts
 
 TORCHRUN = "/env/bin/torchrun"
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from torchett.launch import kubernetes, slurm
-from torchett.launch.scheduler import Placement, asked, placement
+from torchett.launch.scheduler import kubernetes, slurm
+from torchett.launch.scheduler.placement import Placement, asked, placement
 
 # What `scontrol show job` prints, shortened: of 22.05 recorded, of later ones written after it.
 SLURM_22 = """\
@@ -111,7 +111,8 @@ def test_a_slurm_that_does_not_answer_costs_a_second_at_most(
 
 def test_only_node_0_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     env = on_path(monkeypatch, fake_scontrol(tmp_path, f"touch {tmp_path}/was-asked"))
-    asked(placement(env | {"SLURM_NODEID": "3"}), env, 10.0)
+    on_node_3 = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "3", "SLURM_NODEID": "3"}
+    asked(placement(env | on_node_3), env, 10.0)
     assert not (tmp_path / "was-asked").exists()
 
 
@@ -274,3 +275,11 @@ def test_a_scheduler_that_does_not_answer_is_a_note_in_the_report(tmp_path: Path
     ett_run(tmp_path / "runs", env, "run", "--job", "a", "--progress", "0", "--", "true")
     found = report(tmp_path / "runs", "a")
     assert found["notes"] == ["Slurm's times are not known: scontrol failed"]
+
+
+def test_an_allocation_is_not_a_step() -> None:
+    """In its shell Slurm counts the nodes of the allocation, not those of a job that runs there."""
+    shell = {"SLURM_JOB_ID": "7", "SLURM_NNODES": "4", "SLURM_NODEID": "0", "SLURM_PROCID": "0"}
+    assert (placement(shell).node, placement(shell).nodes) == (0, 1)
+    step = shell | {"SLURM_STEP_ID": "1", "SLURM_NODEID": "1", "SLURM_STEP_NUM_NODES": "2"}
+    assert (placement(step).node, placement(step).nodes) == (1, 2)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from torchett.ledger import AccountTable, History, Ledger, Rows, settle
 from torchett.model import Attempt, Checkpoint, Domain, Job, Outcome, Span, Step
+from torchett.model.values import ResumedFrom
 
 S = 1_000_000_000
 Drawn = Attempt | Span | Step | Checkpoint
@@ -27,6 +28,7 @@ def attempt(
     allocated: float | None = None,
     cause: str | None = None,
     domain: Domain | None = None,
+    resumed_from: ResumedFrom | None = None,
 ) -> Attempt:
     """One attempt; without an end it vanished, or is live if it is the last."""
     return Attempt(
@@ -39,6 +41,7 @@ def attempt(
         allocated_ns=None if allocated is None else ns(allocated),
         cause=cause,
         domain=domain,
+        resumed_from=resumed_from,
     )
 
 
@@ -94,7 +97,7 @@ def history(*drawn: Drawn | list[Step], ranks: int = 1, now: float | None = None
             ranks=ranks,
             attempts=tuple(item for item in items if isinstance(item, Attempt)),
         ),
-        rows=Rows.drawn((item for item in items if isinstance(item, Span | Step)), accounts),
+        rows=Rows.from_values((item for item in items if isinstance(item, Span | Step)), accounts),
         accounts=accounts,
         checkpoints=tuple(item for item in items if isinstance(item, Checkpoint)),
         now_ns=None if now is None else ns(now),

@@ -38,6 +38,7 @@ START = (
 IN_LOOP = ("checkpoint_blocked", "recompile", "data_wait", "evaluation", "other_in_loop")
 SHUTDOWN = ("final_checkpoint", "publish", "teardown")
 OWN = ("x-warmup", "x-probe_2")
+REPLICAS = ("regroup", "refused")
 FAVOURITES = ("pt2_compile", "checkpoint_restore", "recompile", "final_checkpoint", *OWN)
 
 CAUSES = ("nccl_timeout", "preemption", "cuda_oom", "user_cancel", "not_in_the_table")
@@ -104,6 +105,8 @@ def random_start(rng: random.Random, number: int, free_from: int) -> Event:
         start["submitted"] = hardware - rng.choice((0, 1, 3, 6))
     if rng.random() < 0.25:
         start["ranks"] = rng.randint(1, 3)
+    if rng.random() < 0.15:
+        start["resumed_from"] = rng.choice(("peer", "peer", "checkpoint"))
     return start
 
 
@@ -172,7 +175,7 @@ def random_noise(
         t0 = rng.randint(*around)
         t1 = t0 + rng.choice((0, 0, 1, 2, 3, 5, 8))
         if rng.random() < 0.6:
-            account = rng.choice((*START, *IN_LOOP, *SHUTDOWN, *3 * FAVOURITES))
+            account = rng.choice((*START, *IN_LOOP, *SHUTDOWN, *REPLICAS, *3 * FAVOURITES))
             noise.append(span(rng, number, rank, account, t0, t1))
         else:
             index = max(0, resume + rng.randint(-2, 4))

@@ -119,6 +119,7 @@ class Attempt:
     spans: tuple[Span, ...]  # foreground only: a background span never takes time
     steps: tuple[Step, ...]
     checkpoints: tuple[int, ...]
+    from_peer: bool  # its state came from a replica group that trained on
 
     def first_step(self, rank: int) -> Step | None:
         """The rank's step that begins earliest."""
@@ -131,8 +132,8 @@ class Attempt:
         return max(mine, key=lambda step: step.t1, default=None)
 
     def resumes_at(self) -> int | None:
-        """The index of the first step of any rank: r in the rule of survival."""
-        if not self.steps:
+        """The index of the first step of any rank: r in the rule of survival, if there is one."""
+        if not self.steps or self.from_peer:
             return None
         return min(self.steps, key=lambda step: (step.t0, step.index)).index
 
@@ -296,6 +297,7 @@ def read_attempts(
                 ranks=start.get("ranks", job_ranks),
                 outcome=outcome,
                 domain=domain_of(outcome, end),
+                from_peer=start.get("resumed_from") == "peer",
                 spans=tuple(span for span in spans if not is_outside(span, lo, hi)),
                 steps=tuple(step for step in steps if not is_outside(step, lo, hi)),
                 checkpoints=tuple(
@@ -418,8 +420,10 @@ def group_of(account: str, *, before_first_step: bool, recovering: bool) -> str:
     """The group that an account's tick belongs to."""
     if account in ("effective", "unsaved", "unattributed"):
         return account
-    if account == "detect":
+    if account in ("detect", "regroup"):
         return "recover"
+    if account == "refused":
+        return "unsaved"
     if account in IN_LOOP:
         return "in_loop"
     if account in SHUTDOWN:

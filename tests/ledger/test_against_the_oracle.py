@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from torchett.ledger import Batch, Books, Ledger, Rows, settle
+from torchett.ledger.history import History
 from torchett.runs import events
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -20,7 +21,7 @@ SEEDS = 16
 HISTORIES_PER_SEED = 250
 
 
-def parsed(history: list[dict[str, Any]]) -> events.History:
+def parsed(history: list[dict[str, Any]]) -> History:
     return events.parse([json.dumps(event) for event in history])
 
 
@@ -81,7 +82,7 @@ def test_books_kept_event_by_event_end_up_the_same(seed: int, monkeypatch: Any) 
                 books.settle(whole.job, whole.now_ns)
             at += more
         books.post(Batch(rows=Rows.none(), checkpoints=whole.checkpoints))
-        again = events.History(
+        again = History(
             job=whole.job,
             rows=shuffled,
             accounts=whole.accounts,

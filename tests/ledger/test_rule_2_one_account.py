@@ -290,7 +290,7 @@ def test_a_span_that_is_not_over_counts_from_its_begin_however_many_rows_came_si
     """
     inside = [span("data_wait", t, t + 0.5) for t in range(1, 3_000)]
     logged = history(attempt(0, start=0), *inside)
-    still_open = Rows.drawn([span("evaluation", 0, 3_000)], logged.accounts)
+    still_open = Rows.from_values([span("evaluation", 0, 3_000)], logged.accounts)
     books = Books(logged.accounts)
     for part in (slice(0, 2_900), slice(2_900, None)):
         books.post(Batch(rows=logged.rows.take(part)))

@@ -1,6 +1,6 @@
 """Rule 3: which steps' progress survived."""
 
-from drawing import accounts, attempt, in_seconds, saved, settled, span, step, steps
+from drawing import accounts, attempt, groups, in_seconds, saved, settled, span, step, steps
 
 
 def test_steps_from_the_resume_on_are_unsaved_in_the_attempt_before() -> None:
@@ -34,6 +34,36 @@ def test_steps_from_the_resume_on_are_unsaved_in_every_earlier_attempt() -> None
         steps(range(2, 8), t0=7, attempt=2),
     )
     assert accounts(ledger) == {"effective": 2 + 6, "unsaved": 2 + 3}
+
+
+def test_the_state_of_a_peer_makes_nothing_void() -> None:
+    """
+    attempt 0   0 1 2 3 ✗
+    attempt 1         3 4 5 end     a peer had gone on to 3 with what attempt 0 computed
+    """
+    ledger = settled(
+        attempt(0, start=0, end=4, outcome="failed"),
+        steps(range(4), t0=0),
+        attempt(1, start=4, end=7, outcome="success", resumed_from="peer"),
+        steps(range(3, 6), t0=4, attempt=1),
+    )
+    assert accounts(ledger) == {"effective": 4 + 3}
+    assert ledger.losses == ()
+
+
+def test_a_step_that_the_groups_refused_is_unsaved() -> None:
+    """
+    0 1 [refused] 2     waits for a quorum within it
+    """
+    ledger = settled(
+        attempt(0, start=0, end=6, outcome="success"),
+        steps(range(2), t0=0),
+        span("refused", 2, 5),
+        span("regroup", 3, 4),
+        steps([2], t0=5),
+    )
+    assert accounts(ledger) == {"effective": 3, "refused": 2, "regroup": 1}
+    assert groups(ledger) == {"effective": 3, "unsaved": 2, "recover": 1}
 
 
 def test_every_loss_names_the_resume_that_lost_it() -> None:

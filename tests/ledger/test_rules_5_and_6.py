@@ -1,8 +1,10 @@
 """Rules 5 and 6: ETT%, and failures by the domain that answers for them."""
 
 import pytest
-from drawing import attempt, settled, span, step, steps
+from drawing import attempt, history, settled, span, step, steps
 
+from torchett.ledger import settle
+from torchett.ledger.views import DEFINITIONS
 from torchett.model import CAUSES, Domain, Outcome
 
 
@@ -148,3 +150,27 @@ def test_a_job_of_16384_ranks_and_54_days_sums_to_its_rank_seconds() -> None:
     assert ledger.accounts["imports"] == ranks * day * 10**9
     assert ledger.accounts["unsaved"] == ranks * 53 * day * 10**9
     assert sum(ledger.accounts.values()) == sum(ledger.groups.values()) == ledger.rank_ns
+
+
+def test_the_goodput_of_a_folded_block_is_that_of_its_steps() -> None:
+    """
+    attempt 0   ┌ steps 0–9 in 20 s, folded ┐ ✗
+    attempt 1                                 6 7 8 9 of 2 s each
+
+    The first lost step began at 12 s; from there on 6 s lie between starts: (12 + 6) ÷ 28.
+    """
+    rows = [
+        attempt(0, start=0, end=20, outcome="failed"),
+        attempt(1, start=20, end=28, outcome="success"),
+        steps(range(6, 10), t0=20, each=2, attempt=1),
+    ]
+    definition = DEFINITIONS["goodput"]
+    for first, estimated in (
+        (step(0, 0, 20, count=10), True),
+        (steps(range(10), t0=0, each=2), False),
+    ):
+        told = history(*rows, first)
+        ledger = settle(told)
+        assert definition.percent(ledger, told.rows) == pytest.approx(100 * 18 / 28)
+        assert definition.estimated(ledger, told.rows) is estimated
+        assert not DEFINITIONS["meta"].estimated(ledger, told.rows)

@@ -1,5 +1,8 @@
 """The chart of accounts: every name once, in its branch, in a colour of its own."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from torchett.model import ACCOUNTS, account
@@ -30,10 +33,16 @@ def test_the_branches_hold_what_the_design_says() -> None:
     assert of_kind("start") == set(START.split())
     assert of_kind("in_loop") == set(IN_LOOP.split())
     assert of_kind("shutdown") == set(SHUTDOWN.split())
-    assert of_kind("recover") == {"detect", "restart_gap"}
-    assert of_kind("unsaved") == {"unsaved"}
+    assert of_kind("recover") == {"detect", "restart_gap", "regroup"}
+    assert of_kind("unsaved") == {"unsaved", "refused"}
     assert of_kind("unattributed") == {"unattributed"}
     assert {one.kind for one in ACCOUNTS} == set(GROUPS) == set(GROUP_COLOURS)
+
+
+def test_the_page_on_accounts_lists_every_account() -> None:
+    page = Path(__file__).parents[2] / "docs" / "accounts.md"
+    table = page.read_text(encoding="utf-8").partition("## Rules")[0]
+    assert set(NAMES) - set(re.findall(r"\w+", table)) == set()
 
 
 def test_every_account_has_one_name_one_number_one_colour_and_a_meaning() -> None:
@@ -43,8 +52,8 @@ def test_every_account_has_one_name_one_number_one_colour_and_a_meaning() -> Non
     assert [INDEX[name] for name in NAMES] == list(range(len(NAMES)))
 
 
-def test_only_what_the_ledger_does_not_conclude_may_be_recorded() -> None:
-    assert set(RECORDABLE) == set(f"{START} {IN_LOOP} {SHUTDOWN}".split())
+def test_accounts_that_the_ledger_derives_cannot_be_recorded() -> None:
+    assert set(RECORDABLE) == {*f"{START} {IN_LOOP} {SHUTDOWN}".split(), "regroup", "refused"}
     concluded = set(NAMES) - RECORDABLE
     assert concluded == {"effective", "detect", "restart_gap", "unsaved", "unattributed"}
     assert not any(map(is_recordable, concluded))

@@ -1,4 +1,4 @@
-"""Who owns an instant that several intervals claim: the one that began last."""
+"""Which interval gets an instant that several cover: the one that began last."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +11,7 @@ def whole(t0: int, t1: int) -> Interval:
 
 
 def owners(intervals: list[Interval]) -> str:
-    """Who owns each instant from 0 on: a, b, c …, or a dot for nobody."""
+    """The owner of each instant from 0 on: interval a, b, c …, or a dot for none."""
     drawn: list[str] = []
     for begin, end, which in latest_wins(intervals):
         assert len(drawn) <= begin < end, "pieces are in order, apart, and not empty"
@@ -35,7 +35,7 @@ def test_nothing_is_owned_where_nothing_is() -> None:
 
 
 def test_ties() -> None:
-    """Begun together: that ends first. All the same: the later one."""
+    """Same begin: the interval that ends first. Same begin and end: the later in the sequence."""
     assert owners([whole(0, 4), whole(0, 2)]) == "bbaa"
     assert owners([whole(0, 2), whole(0, 4)]) == "aabb"
     assert owners([whole(0, 2), whole(0, 2)]) == "bb"
@@ -63,7 +63,7 @@ INTERVALS = st.lists(
 
 
 @given(INTERVALS)
-def test_it_is_what_asking_instant_by_instant_finds(intervals: list[Interval]) -> None:
+def test_it_agrees_with_a_search_instant_by_instant(intervals: list[Interval]) -> None:
     found = owners(intervals).ljust(30, ".")
     for t in range(30):
         claims = [i for i, (begin, end, _, _) in enumerate(intervals) if begin <= t < end]

@@ -1,6 +1,6 @@
 """Training loops of every kind, none of which knows torchett; each returns what it did.
 
-python loops.py FOLDER NAME…     runs each in a forked child, under hooks if they are aboard,
+python loops.py FOLDER NAME…     runs each in a forked child, under hooks if they are installed,
                                  with FOLDER/NAME as its run folder, and prints a JSON object
 """
 
@@ -369,7 +369,7 @@ def two_phases():
     return {"steps": steps + train(torch.optim.Adam(net.parameters()), net)}
 
 
-# Loops that settle (see torchett.record.hooks.settled), and then do something else
+# Loops of so many steps that all are alike, and that then do something else
 
 
 MANY = data(600)
@@ -534,7 +534,7 @@ def settled_starts_processes():
 
 
 def settled_pauses():
-    """A pause between steps is none of theirs; one after an epoch's end cannot be told."""
+    """A pause between steps is none of theirs, also at an epoch's end."""
     net, optimizer, steps = settled()
     time.sleep(0.4)
     for batch in DataLoader(MANY, batch_size=4):
@@ -544,7 +544,7 @@ def settled_pauses():
         steps += 1
         if steps == 250:
             time.sleep(0.3)
-    return {"steps": steps, "paused": 0.3}
+    return {"steps": steps, "paused": 0.7}
 
 
 class Slow(TensorDataset):

@@ -23,9 +23,11 @@ import pytest
 
 from torchett.ledger import AccountTable, History, Ledger, Rows, settle
 from torchett.model import Checkpoint, Job, Span, Step
-from torchett.record.attempts import AttemptLog, attempts_path
+from torchett.record.attempt_log import AttemptLog, attempts_path
 from torchett.record.clock import Anchor
-from torchett.record.flight import FlightWriter
+from torchett.record.flight.format import read_header
+from torchett.record.flight.ring import ring_path
+from torchett.record.flight.writer import FlightWriter
 from torchett.record.recorder import Recorder
 
 UNIT_NS = 10_000_000
@@ -44,10 +46,45 @@ def flight(
     anchor: Anchor = HERE,
     **facts: Any,
 ) -> FlightWriter:
-    """A flight record as a trainer opens it."""
+    """A flight record as a trainer opens it, without threads: it folds and writes in `put`."""
     who = {"attempt": attempt, "restart": restart, "rank": rank}
     facts = {"job": run.name, "ranks": ranks, "began_ns": began_ns, "pid": 1, **facts}
-    return FlightWriter(run, **who, facts={**who, **facts, "anchor": anchor.to_json()})
+    writer = FlightWriter(run, **who, facts={**who, **facts, "anchor": anchor.to_json()})
+    writer.open_here()
+    WRITERS.append(writer)
+    RINGS.append(writer.ring_path)
+    return writer
+
+
+WRITERS: list[FlightWriter] = []  # whose rings are held
+
+
+def killed() -> None:
+    """The processes of all writers so far are dead: nobody holds their rings any more."""
+    while WRITERS:
+        WRITERS.pop()._ring_file.let_go()
+
+
+@pytest.fixture(autouse=True)
+def no_rings_left() -> Iterator[None]:
+    """After a test: no ring of its writers stays in shared memory."""
+    yield
+    clear()
+
+
+def clear() -> None:
+    """Remove the rings of all writers so far."""
+    killed()
+    while RINGS:
+        RINGS.pop().unlink(missing_ok=True)
+
+
+RINGS: list[Path] = []
+
+
+def ring_of(log: Path) -> Path:
+    """Where the ring of this log is."""
+    return ring_path(log, read_header(log.read_bytes().split(b"\n")[0] + b"\n"))
 
 
 def launched(
@@ -200,7 +237,7 @@ def perfect(job: Job, *parts: tuple[int, Player]) -> Ledger:
     return settle(
         History(
             job=job,
-            rows=Rows.drawn(rows, accounts),
+            rows=Rows.from_values(rows, accounts),
             accounts=accounts,
             checkpoints=tuple(checkpoints),
         )

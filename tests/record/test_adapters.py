@@ -111,13 +111,14 @@ def test_transformers_report_to_in_a_script_nobody_changed(tmp_path: Path) -> No
     text = (EXAMPLES / "transformers_callback.py").read_text()
     lines = [line for line in text.splitlines() if "EttCallback" not in line]
     (tmp_path / "train.py").write_text("\n".join(lines))
-    from torchett.record.boarding import SITE
+    from torchett.record.plugins import SITE
 
     path = os.pathsep.join([SITE, os.environ.get("PYTHONPATH", "")])
-    board = {"ETT_BOARD": "torchett.record.adapters.aboard", "PYTHONPATH": path, "ETT_JOB": "x"}
+    plugins = {"ETT_PLUGINS": "torchett.record.adapters.transformers_plugin"}
+    plugins |= {"PYTHONPATH": path, "ETT_JOB": "x"}
     done = subprocess.run(
         [sys.executable, "train.py"],
-        env=env(tmp_path / "runs", **board),
+        env=env(tmp_path / "runs", **plugins),
         cwd=tmp_path,
         capture_output=True,
         text=True,

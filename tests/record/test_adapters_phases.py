@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from torchett.record.adapters.phases import Phases, harmless
+from torchett.record.adapters.phases import OpenPhases, harmless
 
 
 def played(tmp_path: Path, script: str) -> list[dict[str, Any]]:
-    """The events of a process that runs `script` with a Phases `p`."""
-    head = "import time\nfrom torchett.record.adapters.phases import Phases, open_record\n"
+    """The events of a process that runs `script` with `p`, its open phases."""
+    head = "import time\nfrom torchett.record.adapters.phases import OpenPhases, open_record\n"
     env = os.environ | {"ETT_RUNS": str(tmp_path), "ETT_JOB": "j"}
-    code = f"{head}p = Phases()\nopen_record()\n{script}"
+    code = f"{head}p = OpenPhases()\nopen_record()\n{script}"
     subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=60)
     from torchett.runs import events
     from torchett.runs.reader import RunReader
@@ -55,7 +55,7 @@ def test_a_hook_that_breaks_turns_its_adapter_off_and_says_so_once(
 ) -> None:
     class Adapter:
         def __init__(self) -> None:
-            self.phases = Phases()
+            self.phases = OpenPhases()
             self.calls = 0
 
         @harmless

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from player import HERE
 
-from torchett.record.attempts import AttemptLog, attempts_path, last_beat
+from torchett.record.attempt_log import AttemptLog, attempts_path, last_beat
 
 
 def test_every_fact_is_one_line_and_what_is_unknown_is_left_out(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from torchett.record.layout import (
+from torchett.record.flight.format import (
     CHUNK,
     CHUNK_MAGIC,
     FRAMES,

@@ -1,13 +1,27 @@
 """A dead rank's ring sealed into its log: the same account, and no ring left behind."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from player import HERE, UNIT_NS, Move, Player, facts, flight, launched, player, steps_in
+from player import (
+    HERE,
+    UNIT_NS,
+    Move,
+    Player,
+    facts,
+    flight,
+    killed,
+    launched,
+    player,
+    ring_of,
+    steps_in,
+)
 
 from torchett.record.clock import Anchor
-from torchett.record.flight import FlightWriter, seal
+from torchett.record.flight.seal import seal, seal_attempt
+from torchett.record.flight.writer import FlightWriter
 from torchett.runs.reader import RunReader
 
 STEP: Move = ("step", 1, [("gap", 2)])
@@ -17,13 +31,14 @@ END = 1_000_000 * UNIT_NS
 
 def die(run: Path, moves: list[Move], monkeypatch: pytest.MonkeyPatch) -> Player:
     """A rank that played the moves and was killed at once, in an attempt that ends at END."""
-    played = player(run, monkeypatch)
+    played = player(run, monkeypatch, launched=True)
     played.play(moves)
     launched(
         run,
         {"event": "start", "attempt": 0, "t_ns": 0},
         {"event": "end", "attempt": 0, "t_ns": END, "outcome": "failed"},
     )
+    killed()
     return played
 
 
@@ -69,9 +84,11 @@ def test_a_sealed_record_settles_to_the_same_ledger(
     played = die(run, moves, monkeypatch)
     before = RunReader(run).poll()
     path = next(run.glob("*/*.ett"))
+    ring = ring_of(path)
+    assert ring.exists()
     seal(path, HERE, END)
     after = RunReader(run).poll()
-    assert not path.with_suffix(".live").exists()
+    assert not ring.exists()
     assert after.notes == before.notes == []
     assert facts(after.ledger()) == facts(before.ledger())
     assert after.history().checkpoints == before.history().checkpoints
@@ -108,7 +125,7 @@ def test_a_rank_of_another_host_is_not_ours_to_seal(
     before = path.read_bytes()
     seal(path, Anchor(host="there", clock="there", wall_ns=0, mono_ns=0), END)
     assert path.read_bytes() == before
-    assert path.with_suffix(".live").exists()
+    assert ring_of(path).exists()
 
 
 @pytest.mark.parametrize("keep", [0, 1, 100, 4096, 28_671])
@@ -117,7 +134,7 @@ def test_a_damaged_ring_is_left_as_it_is(
 ) -> None:
     die(tmp_path / "job", [("times", 5, [STEP])], monkeypatch)
     path = next((tmp_path / "job").glob("*/*.ett"))
-    live = path.with_suffix(".live")
+    live = ring_of(path)
     live.write_bytes(live.read_bytes()[:keep])
     before = path.read_bytes()
     seal(path, HERE, END)
@@ -125,22 +142,27 @@ def test_a_damaged_ring_is_left_as_it_is(
     assert live.exists()
 
 
-def test_a_ring_whose_log_is_damaged_is_left_as_it_is(
+def test_a_ring_whose_log_is_damaged_is_moved_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """How far the log reaches is not known then; a reader takes both as they are."""
     die(tmp_path / "job", [("times", 600, [STEP])], monkeypatch)
     path = next((tmp_path / "job").glob("*/*.ett"))
     path.write_bytes(path.read_bytes()[:-1])
-    before = path.read_bytes()
+    before, ring = path.read_bytes(), ring_of(path)
+    steps = steps_in(RunReader(tmp_path / "job").poll().history().rows)
     seal(path, HERE, END)
     assert path.read_bytes() == before
+    assert not ring.exists()
+    assert path.with_suffix(".live").exists()
+    assert steps_in(RunReader(tmp_path / "job").poll().history().rows) == steps == 600
 
 
 def test_what_cannot_be_sealed_is_not_an_error(tmp_path: Path) -> None:
     """No file, no ring, no record: nothing happens."""
     seal(tmp_path / "none.ett", HERE, END)
     writer = flight(tmp_path / "job")
+    killed()
     writer.path.write_bytes(b"not a record\n")
     seal(writer.path, HERE, END)
     assert writer.path.read_bytes() == b"not a record\n"
@@ -150,7 +172,7 @@ def test_a_span_that_had_just_ended_is_not_open(tmp_path: Path, monkeypatch: Any
     """
     evaluation  ├──────┤✗        killed between the entry and its leave from the table of open ones
     """
-    played = player(tmp_path / "job", monkeypatch)
+    played = player(tmp_path / "job", monkeypatch, launched=True)
     monkeypatch.setattr(FlightWriter, "close_span", lambda self, slot: None)
     played.play([("span", "evaluation", [("gap", 10)]), ("gap", 90)])
     launched(
@@ -159,6 +181,22 @@ def test_a_span_that_had_just_ended_is_not_open(tmp_path: Path, monkeypatch: Any
         {"event": "end", "attempt": 0, "t_ns": played.clock(), "outcome": "failed"},
     )
     before = RunReader(tmp_path / "job").poll().ledger().accounts
+    killed()
     seal(next((tmp_path / "job").glob("*/*.ett")), HERE, played.clock())
     after = RunReader(tmp_path / "job").poll().ledger().accounts
     assert before["evaluation"] == after["evaluation"] == 100_000_000
+
+
+def test_a_ring_of_a_run_that_was_deleted_is_not_the_new_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    die(run, [STEP], monkeypatch)
+    (log,) = run.glob("attempt-0/*.ett")
+    ring = ring_of(log)
+    assert ring.exists()
+    shutil.rmtree(run)
+    launched(run, {"event": "start", "attempt": 0, "t_ns": END})
+    seal_attempt(run, 0, 2 * END)
+    assert not ring.exists()
+    assert not list(run.glob("attempt-*"))

@@ -6,7 +6,7 @@ import pytest
 from player import UNIT_NS, Move, Player, player
 
 from torchett.model.accounts import NAMES
-from torchett.record.layout import BACKGROUND, CHECKPOINT, FRAME, FRAMES, STEP, Chunk, chunks
+from torchett.record.flight.format import BACKGROUND, CHECKPOINT, FRAME, FRAMES, STEP, Chunk, chunks
 
 ONE: Move = ("step", 1, [("gap", 2)])
 PAD: Move = ("times", 64, [ONE])  # what a closed record keeps one by one

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from torchett.record.boarding import SITE
+from torchett.record.plugins import SITE
 from torchett.runs.reader import RunReader
 
 ENV = {
@@ -167,7 +167,8 @@ def test_ranks_that_a_script_spawns_itself(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     told = report(tmp_path)
     assert (told["ranks"], told["last_step"]) == (2, 4), done.stderr
-    assert "notes" not in told
+    slow = "did not train"  # a busy machine's steps of more than a second
+    assert [note for note in told.get("notes", []) if slow not in note] == []
 
 
 def test_a_module_with_workers_of_every_kind(tmp_path: Path) -> None:
@@ -287,28 +288,14 @@ def test_waits_in_steps_that_the_script_says_are_waits(tmp_path: Path) -> None:
     assert told["accounts"]["data_wait"] >= 9 * 0.02  # the first is get_first_batch_data
 
 
-def test_a_loop_that_has_settled_does_without_most_hooks(tmp_path: Path) -> None:
-    body = """
-    def hooked(step):
-        if step in (5, 150, 300):
-            print(hasattr(torch.autograd._engine_run_backward, "__wrapped__"))
-        if step == 150:
-            net.eval()
-            print(hasattr(torch.autograd._engine_run_backward, "__wrapped__"))
-            net.train()
-
-    train(301, hooked)
-    """
-    done = run(tmp_path, "--", script(tmp_path, body))
-    assert done.stdout.split() == ["True", "False", "True", "False"], done.stderr
-    assert report(tmp_path)["last_step"] == 300
-
-
 ENDINGS = [
     "exception", "leaves", "leaves_with_a_message", "interrupted", "terminated", "killed",
     "loader_fails", "backward_fails", "update_fails_and_is_left_behind", "weights",
 ]  # fmt: skip
-BREAKS = ["loop.updated", "loop.fetched", "loop.backward", "saves.begins", "pen.follow"]
+BREAKS = [
+    "detector.updated", "detector.fetched", "detector.backward", "detector.forward",
+    "saves.begins", "writer.follow",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -316,10 +303,10 @@ def endings(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any]:
     """Where the runs are; how each script ended without hooks and with them."""
     folder = tmp_path_factory.mktemp("endings")
     path = os.pathsep.join([SITE, ENV.get("PYTHONPATH", "")])
-    aboard = {"ETT_BOARD": "torchett.record.hooks", "PYTHONPATH": path}
+    plugins = {"ETT_PLUGINS": "torchett.record.hooks", "PYTHONPATH": path}
     names = [*ENDINGS, *(f"breaks:{broken}" for broken in BREAKS)]
     told = []
-    for env in (ENV, ENV | aboard):
+    for env in (ENV, ENV | plugins):
         command = [sys.executable, Path(__file__).with_name("endings.py"), folder, *names]
         done = subprocess.run(command, env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
@@ -361,9 +348,9 @@ def test_a_loop_that_is_not_recognised_is_said_to_be_so(tmp_path: Path) -> None:
     assert "ett.steps" in note
 
 
-def test_a_killed_loop_of_like_steps_is_on_record_but_for_its_last_instant(tmp_path: Path) -> None:
+def test_a_killed_loop_is_on_record_to_its_last_step(tmp_path: Path) -> None:
     """
-    s s s s s s s s s s ✗     steps are told in groups, none of which is older than 50 ms
+    s s s s s s s s s s ✗
     """
     body = """
         import os, signal, time
@@ -378,5 +365,5 @@ def test_a_killed_loop_of_like_steps_is_on_record_but_for_its_last_instant(tmp_p
     last, killed_ns = map(int, done.stdout.split()[:2])
     rows = RunReader(tmp_path / "runs" / "job").poll().history().rows
     told = rows.take(rows.is_step)
-    assert 0 <= last + 1 - int(told.count.sum()) < 0.1 * last
+    assert last + 1 == int(told.count.sum())
     assert 0 <= killed_ns - int(told.t1_ns.max()) < 60_000_000

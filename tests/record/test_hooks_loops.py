@@ -11,7 +11,7 @@ import pytest
 
 from torchett.ledger import settle
 from torchett.ledger.history import History
-from torchett.record.boarding import SITE
+from torchett.record.plugins import SITE
 from torchett.runs.reader import RunReader
 
 LOOPS = Path(__file__).with_name("loops.py")
@@ -38,7 +38,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
     folder = tmp_path_factory.mktemp("runs")
     env = {
         **os.environ,
-        "ETT_BOARD": "torchett.record.hooks",
+        "ETT_PLUGINS": "torchett.record.hooks",
         "PYTHONPATH": os.pathsep.join([SITE, os.environ.get("PYTHONPATH", "")]),
         "OMP_NUM_THREADS": "1",
     }

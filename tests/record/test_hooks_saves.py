@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 from typing import Any
 
-from torchett.record.hooks.pen import Pen
-from torchett.record.hooks.saves import Saves
+from torchett.record.hooks.saves import SaveDetector
+from torchett.record.hooks.span_writer import SpanWriter
 
 
 class OnDevice:
@@ -20,8 +20,8 @@ class OnDevice:
         return float(self.value)
 
 
-def restored(optimizer: Any) -> Saves:
-    saves = Saves(Pen(), lambda: 0)
+def restored(optimizer: Any) -> SaveDetector:
+    saves = SaveDetector(SpanWriter(), lambda: 0)
     saves.loaded(None, "/somewhere/else", 0, 1)
     if optimizer is not None:
         saves.optimizer_taken(optimizer)

@@ -44,6 +44,27 @@ ett.checkpoint_durable(1)
     assert not (tmp_path / "runs").exists()
 
 
+def test_stage_and_blocked_name_each_other_once_and_record_all_the_same(tmp_path: Path) -> None:
+    """ett.stage is for start-up, ett.blocked for the loop, ett.span for both."""
+    done = train(
+        """
+ett.init(job="job")
+for _ in range(2):
+    with ett.stage("evaluation"): pass
+    with ett.blocked("device_init"): pass
+    with ett.span("evaluation"), ett.span("device_init"), ett.stage("x-mine"): pass
+""",
+        tmp_path / "runs",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines() == [
+        "torchett: 'evaluation': ett.stage is for start-up: use ett.blocked, or ett.span for both",
+        "torchett: 'device_init': ett.blocked is for the training loop: use ett.stage,"
+        " or ett.span for both",
+    ]
+    assert spans_of(read(tmp_path / "runs")).count("evaluation") == 4
+
+
 def test_a_forked_child_stays_silent(tmp_path: Path) -> None:
     """
     parent  s0 ┬──────── s1

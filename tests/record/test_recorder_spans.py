@@ -10,7 +10,16 @@ import pytest
 from player import UNIT_NS, Player, launched, player
 
 from torchett.model.accounts import INDEX
-from torchett.record.layout import FRAME, FRAMES, OPEN_SLOTS, SLOTS, SPAN, STEP, Chunk, chunks
+from torchett.record.flight.format import (
+    FRAME,
+    FRAMES,
+    OPEN_SLOTS,
+    SLOTS,
+    SPAN,
+    STEP,
+    Chunk,
+    chunks,
+)
 from torchett.runs.reader import RunReader
 
 
@@ -56,7 +65,18 @@ def test_an_unknown_account_becomes_ones_own_with_one_warning(
         played.play([("span", "Load tokenizer!", [("gap", 1)])])
     assert spans(played) == [("x-Load_tokenizer_", 1)] * 3
     assert warnings(caplog) == [
-        "torchett: no account 'Load tokenizer!'; its time is recorded as x-Load_tokenizer_"
+        "torchett: no account 'Load tokenizer!'. Its time is recorded as x-Load_tokenizer_"
+    ]
+
+
+def test_a_misspelt_account_is_recorded_with_the_account_that_was_meant_in_the_warning(
+    played: Player, caplog: pytest.LogCaptureFixture
+) -> None:
+    played.play([("span", "checkpoint_blokced", [("gap", 1)])])
+    assert spans(played) == [("x-checkpoint_blokced", 1)]
+    assert warnings(caplog) == [
+        "torchett: no account 'checkpoint_blokced': did you mean 'checkpoint_blocked'?"
+        " Its time is recorded as x-checkpoint_blokced"
     ]
 
 

@@ -13,6 +13,7 @@ import pytest
 from player import UNIT_NS, Player, player
 
 from torchett.ledger import Rows
+from torchett.report.sections.long_steps import long_steps_line
 from torchett.runs.reader import RunReader
 
 
@@ -246,13 +247,13 @@ def test_an_impossible_count_costs_at_most_that_step(played: Player, count: Any,
     assert found >= set(range(700)) - {at}
 
 
-def test_a_checkpoint_of_no_step_costs_a_warning(
+def test_checkpoints_of_no_step_cost_one_warning(
     played: Player, caplog: pytest.LogCaptureFixture
 ) -> None:
     for step in ("four", None, 1 << 70):
         played.recorder.checkpoint_durable(step)  # type: ignore[arg-type]
     played.recorder.checkpoint_durable(np.int64(4))
-    assert len(caplog.records) == 3
+    assert len(caplog.records) == 1
     assert [c.step for c in read(played).history().checkpoints] == [4]
 
 
@@ -300,3 +301,78 @@ def test_groups_of_steps_beside_another_thread_lose_nothing(played: Player) -> N
     lengths = (rows.t1_ns - rows.t0_ns)[~rows.is_step & (rows.t0_ns >= later)]
     assert int(lengths.sum()) == 2000
     assert read(played).notes == []
+
+
+def test_steps_of_ett_step_may_nest_and_be_many_at_once(played: Player) -> None:
+    """
+    with ett.step(3): ─────────────┤        both are made before either is entered
+         with ett.step(4): ──┤
+    """
+    outer, inner = played.recorder.step(3), played.recorder.step(4)
+    with outer:
+        played.clock.add(2)
+        with inner:
+            played.clock.add(3)
+    assert sorted(steps(played)) == [(3, 1, 5), (4, 1, 3)]
+
+
+def test_threads_record_steps_of_their_own(played: Player) -> None:
+    begun, over = threading.Barrier(4), threading.Barrier(4)
+
+    def work(index: int) -> None:
+        with played.recorder.step(index):
+            begun.wait()
+            over.wait()
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(index for index, _, _ in steps(played)) == [0, 1, 2, 3]
+    assert read(played).notes == []
+
+
+def test_loops_without_a_start_go_on_counting(played: Player) -> None:
+    for _ in range(3):
+        for _ in played.recorder.steps(Loader(played, 4), None):
+            played.clock.add(1)
+    assert [index for index, _, _ in steps(played)] == list(range(12))
+    assert read(played).notes == []
+
+
+@pytest.mark.parametrize("by_loop", [True, False])
+def test_a_number_that_repeats_is_said_once_with_the_cure(
+    played: Player, by_loop: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        if by_loop:
+            for _ in played.recorder.steps(Loader(played, 4), 0):
+                played.clock.add(1)
+        else:
+            for index in range(4):
+                with played.recorder.step(index):
+                    played.clock.add(1)
+    (note,) = read(played).notes
+    assert note.startswith("step 0 was recorded twice")
+    assert "leave `start` out of ett.steps" in note
+    assert len(caplog.records) == 1
+
+
+def test_long_steps_are_named_beside_the_headline(played: Player) -> None:
+    """
+    s s s … s ──────── 2 s ────────┤save├ s s s …     the save was seen, and is not counted
+    """
+    for index in range(900):
+        with played.recorder.step(index):
+            played.clock.add(200 if index == 300 else 1)
+            if index == 300:
+                with played.recorder.span("checkpoint_blocked"):
+                    played.clock.add(50)
+    reader = read(played)
+    ledger = reader.ledger()
+    line = long_steps_line(ledger, reader.history().rows)
+    assert line is not None
+    assert line.startswith("1 step of 2.0 s where 10 ms is usual: if it did not train, ETT is ")
+    without = float(line.split()[-1].rstrip("%"))
+    assert without == pytest.approx(100 * 8.99e9 / ledger.rank_ns, abs=0.1)

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from rich.console import Console, Group
 
-from torchett.compile.facts import Compile
-from torchett.compile.summary import summary
 from torchett.ledger import AccountTable, History, Rows, settle
+from torchett.ledger.metrics.spread import spread, straggler
 from torchett.ledger.rows import STEP
-from torchett.ledger.spread import spread, straggler
 from torchett.ledger.views import DEFINITIONS
+from torchett.levers.compile.observe.facts import Compile
+from torchett.levers.compile.observe.summary import summary
 from torchett.model import Attempt, Job, Step
 from torchett.model.accounts import INDEX
-from torchett.report.compiles import compile_section
+from torchett.model.durations import duration
 from torchett.report.job import job_report
-from torchett.report.words import seconds
+from torchett.report.sections.compiles import compile_section
 
 S = 1_000_000_000
 
@@ -112,7 +112,7 @@ def steps_of(rank: int, begin_s: float, took_s: float, late_s: float = 0.0) -> l
 
 def test_the_rank_whose_steps_take_longer_is_the_straggler() -> None:
     drawn = [*steps_of(0, 0, 0.5), *steps_of(1, 0, 0.5), *steps_of(2, 0, 0.7)]
-    found = straggler(spread(Rows.drawn(drawn, AccountTable())))
+    found = straggler(spread(Rows.from_values(drawn, AccountTable())))
     assert found is not None
     assert (found.rank, found.begins_late) == (2, False)
     assert found.by_s == pytest.approx(0.2, abs=1e-6)
@@ -125,7 +125,7 @@ def test_the_rank_that_the_others_wait_for_is_the_straggler() -> None:
     rank 1      ├──────────┤     begins 0.2 s late: a slow loader, say
     """
     drawn = [*steps_of(0, 0, 0.6), *steps_of(1, 0, 0.4, late_s=0.2)]
-    found = straggler(spread(Rows.drawn(drawn, AccountTable())))
+    found = straggler(spread(Rows.from_values(drawn, AccountTable())))
     assert found is not None
     assert (found.rank, found.begins_late) == (1, True)
     assert found.by_s == pytest.approx(0.2)
@@ -133,7 +133,7 @@ def test_the_rank_that_the_others_wait_for_is_the_straggler() -> None:
 
 def test_equal_ranks_have_no_straggler() -> None:
     drawn = [*steps_of(0, 0, 0.5), *steps_of(1, 0, 0.51)]
-    assert straggler(spread(Rows.drawn(drawn, AccountTable()))) is None
+    assert straggler(spread(Rows.from_values(drawn, AccountTable()))) is None
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_equal_ranks_have_no_straggler() -> None:
      (11_160 * S, "3.1 h"), (12 * 86_400 * S, "12.0 d")],
 )  # fmt: skip
 def test_durations_read_easily(ns: int, words: str) -> None:
-    assert seconds(ns) == words
+    assert duration(ns) == words
 
 
 def compiled(*compiles: Compile) -> str:

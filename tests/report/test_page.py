@@ -3,7 +3,7 @@
 import re
 
 from torchett.ledger.history import settle
-from torchett.report.page import Exhibit, page
+from torchett.report.pages.two_jobs import Exhibit, page
 from torchett.runs import events
 
 JOB = """

@@ -90,7 +90,7 @@ def test_a_folded_block_is_written_out_as_steps_of_equal_length() -> None:
     """
     accounts = AccountTable()
     attempts = (Attempt(number=0, start_ns=0, ranks=1, end_ns=9 * 10**9, outcome="success"),)
-    rows = Rows.drawn([Step(index=4, t0_ns=0, t1_ns=9 * 10**9, count=3)], accounts)
+    rows = Rows.from_values([Step(index=4, t0_ns=0, t1_ns=9 * 10**9, count=3)], accounts)
     history = History(job=Job(name="a", ranks=1, attempts=attempts), rows=rows, accounts=accounts)
     again = events.parse(events.write(history))
     assert again.rows.index.tolist() == [4, 5, 6]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from torchett.model.errors import RunError
-from torchett.runs.files import expect_writable, write_bytes, write_whole
+from torchett.runs.output_files import expect_writable, write_bytes, write_text_file
 
 
 def test_what_a_link_leads_to_is_replaced_and_the_link_stays(tmp_path: Path) -> None:
@@ -16,7 +16,7 @@ def test_what_a_link_leads_to_is_replaced_and_the_link_stays(tmp_path: Path) -> 
     target.parent.mkdir()
     target.write_text("old")
     link.symlink_to(target)
-    write_whole(link, ["new\n"])
+    write_text_file(link, ["new\n"])
     assert link.is_symlink()
     assert target.read_text() == "new\n"
     assert [path.name for path in target.parent.iterdir()] == ["out"]
@@ -35,7 +35,7 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     reader = threading.Thread(target=lambda: read.append(pipe.read_text()), daemon=True)
     reader.start()
-    write_whole(pipe, ["one\n", "two\n"])
+    write_text_file(pipe, ["one\n", "two\n"])
     reader.join(10)
     assert read == ["one\ntwo\n"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
@@ -55,7 +55,7 @@ def test_the_standard_output_is_added_to_wherever_it_goes(tmp_path: Path) -> Non
     with (tmp_path / "out").open("a") as file:
         file.write("before\n")
         file.flush()
-        write_whole(Path(f"/dev/fd/{file.fileno()}"), ["new\n"])
+        write_text_file(Path(f"/dev/fd/{file.fileno()}"), ["new\n"])
         file.write("after\n")
     assert (tmp_path / "out").read_text() == "before\nnew\nafter\n"
 
@@ -72,5 +72,5 @@ def test_the_standard_output_is_added_to_wherever_it_goes(tmp_path: Path) -> Non
 def test_what_cannot_be_written_is_said_in_one_line(tmp_path: Path, name: str, said: str) -> None:
     (tmp_path / "lost").symlink_to("nowhere/out")
     with pytest.raises(RunError, match=f"not writable: {said}"):
-        write_whole(tmp_path / name, ["new\n"])
+        write_text_file(tmp_path / name, ["new\n"])
     assert [path.name for path in tmp_path.iterdir()] == ["lost"]

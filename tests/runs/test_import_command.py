@@ -98,8 +98,15 @@ def test_a_folder_of_torchtitan_is_one_job(runs: Path, tmp_path: Path) -> None:
 def test_times_that_the_user_adds(runs: Path, tmp_path: Path) -> None:
     file = tmp_path / "a.csv"
     file.write_text("t,step\n2026-01-01 00:01:00,1\n2026-01-01 00:02:00,2\n")
-    told = ("--format", "csv", "--began", "2026-01-01T00:00:00Z", "--ended", "2026-01-01T00:04:00Z")
-    assert ett("import", str(file), "a", *told).exit_code == 0
+    hints = (
+        "--format",
+        "csv",
+        "--began",
+        "2026-01-01T00:00:00Z",
+        "--ended",
+        "2026-01-01T00:04:00Z",
+    )
+    assert ett("import", str(file), "a", *hints).exit_code == 0
     found = json.loads(ett("report", "a", "--json").stdout)
     assert found["accounts"] == {"effective": 60, "unattributed": 60, "teardown": 120}
     said = ett("import", str(file), "b", "--format", "csv", "--began", "noon")

@@ -8,7 +8,7 @@ import pytest
 from torchett.ledger import settle
 from torchett.model.errors import InputError
 from torchett.runs.importers import goodput
-from torchett.runs.importers.draft import Told
+from torchett.runs.importers.builder import UserHints
 
 
 def entries(*facts: dict[str, Any]) -> list[str]:
@@ -19,8 +19,8 @@ def steps(first: int, count: int, at: float, each: float = 1.0) -> list[dict[str
     return [{"step_count": first + i, "step_start_time": at + i * each} for i in range(count)]
 
 
-def read(lines: list[str], **told: Any) -> dict[str, Any]:
-    return settle(goodput.parse(lines, "g.jsonl", "a", Told(**told))).to_json()
+def read(lines: list[str], **hints: Any) -> dict[str, Any]:
+    return settle(goodput.parse(lines, "g.jsonl", "a", UserHints(**hints))).to_json()
 
 
 def test_phases_and_steps_of_one_attempt() -> None:

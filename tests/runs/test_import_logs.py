@@ -8,7 +8,7 @@ import pytest
 from torchett.ledger import settle
 from torchett.model.errors import InputError
 from torchett.runs.importers import log
-from torchett.runs.importers.draft import Told
+from torchett.runs.importers.builder import UserHints
 from torchett.runs.importers.stamps import stamp
 
 
@@ -18,9 +18,13 @@ def at(seconds: float) -> str:
     ]
 
 
-def read(*lines: str, told: Told | None = None, **how: str) -> dict[str, Any]:
+def read(*lines: str, hints: UserHints | None = None, **how: str) -> dict[str, Any]:
     history = log.parse(
-        [line + "\n" for line in lines], "train.log", "old", told or Told(), log.Reading(**how)
+        [line + "\n" for line in lines],
+        "train.log",
+        "old",
+        hints or UserHints(),
+        log.Reading(**how),
     )
     found: dict[str, Any] = settle(history).to_json()
     found["notes"] = history.notes
@@ -165,7 +169,9 @@ def test_a_save_lasts_from_the_line_that_begins_it_to_the_one_that_ends_it() -> 
 )
 def test_a_trainer_that_resumes_is_the_next_attempt(line: str, first: int) -> None:
     again = plain(first + 9, 150, begin=90 - first + 20)
-    history = log.parse([*plain(10, 90), f"{at(95)} {line}", *again], "train.log", "old", Told())
+    history = log.parse(
+        [*plain(10, 90), f"{at(95)} {line}", *again], "train.log", "old", UserHints()
+    )
     steps = history.rows.take(history.rows.is_step)
     assert steps.attempt.max() == 1
     assert steps.index[steps.attempt == 1].min() == first

@@ -7,7 +7,7 @@ import pytest
 from torchett.ledger import settle
 from torchett.model.errors import InputError
 from torchett.runs.importers import table
-from torchett.runs.importers.draft import Told
+from torchett.runs.importers.builder import UserHints
 from torchett.runs.importers.stamps import given_time
 
 _NAME = "shared/data/traces/zhejiang_llama2_7b_32xA100_steps.csv"
@@ -15,9 +15,9 @@ _PLACES = [folder / _NAME for folder in Path(__file__).parents[3:]]  # beside th
 TRACE = next((place for place in _PLACES if place.exists()), Path(_NAME))
 
 
-def read(text: str, **told: object) -> dict[str, object]:
+def read(text: str, **hints: object) -> dict[str, object]:
     lines = text.splitlines(keepends=True)
-    return settle(table.parse(lines, "t.csv", "job", Told(**told))).to_json()  # type: ignore[arg-type]
+    return settle(table.parse(lines, "t.csv", "job", UserHints(**hints))).to_json()  # type: ignore[arg-type]
 
 
 def test_steps_last_from_row_to_row_and_the_first_ones_time_is_not_known() -> None:
@@ -82,13 +82,13 @@ def test_an_end_before_the_last_row_is_refused() -> None:
 @pytest.mark.skipif(not TRACE.exists(), reason="no recorded trace beside the project")
 def test_a_real_run_of_31_hours_comes_out_at_its_known_figure() -> None:
     # The job's pod began at 06:13:55 and its log ended at 13:19:36: neither is in the table.
-    told = Told(
+    hints = UserHints(
         began_s=given_time("2024-04-29T06:13:55Z", ""),
         ended_s=given_time("2024-04-30 13:19:36.450", ""),
         ranks=32,
     )
     with TRACE.open() as lines:
-        history = table.parse(lines, TRACE.name, "llama2-7b", told)
+        history = table.parse(lines, TRACE.name, "llama2-7b", hints)
     found = settle(history).to_json()
     assert round(found["ett_percent"], 2) == 99.64
     assert found["last_step"] == 2436

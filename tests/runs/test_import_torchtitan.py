@@ -8,7 +8,7 @@ import pytest
 from torchett.ledger import settle
 from torchett.model.errors import InputError
 from torchett.runs.importers import torchtitan
-from torchett.runs.importers.draft import Told
+from torchett.runs.importers.builder import UserHints
 
 
 class Writer:
@@ -65,7 +65,7 @@ def job(rank: int, at: float, first: int, count: int, teardown: bool = True) -> 
 
 
 def read(files: dict[str, list[str]]) -> dict[str, Any]:
-    return settle(torchtitan.parse(files, "titan", Told())).to_json()
+    return settle(torchtitan.parse(files, "titan", UserHints())).to_json()
 
 
 def test_every_second_of_a_rank_has_its_account() -> None:
@@ -116,7 +116,7 @@ def test_a_step_that_raised_or_found_no_data_is_none() -> None:
 
 def test_a_rank_that_was_killed_leaves_half_a_line() -> None:
     whole = job(0, 0, 1, 4, teardown=False)
-    history = torchtitan.parse({"a": [*whole, whole[0][:30]]}, "titan", Told())
+    history = torchtitan.parse({"a": [*whole, whole[0][:30]]}, "titan", UserHints())
     assert any("cut off" in note for note in history.notes)
     assert settle(history).to_json()["last_step"] == 4
 

@@ -7,7 +7,7 @@ import player as tape
 import pytest
 from player import UNIT_NS, Move, Player, player
 
-from torchett.record.attempts import attempts_path
+from torchett.record.attempt_log import attempts_path
 from torchett.runs.reader import RunReader
 
 TWO: list[Move] = [("times", 2, [("step", 1, [("gap", 2)])])]

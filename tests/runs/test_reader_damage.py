@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from player import UNIT_NS, Move, flight, launched, player
+from player import UNIT_NS, Move, flight, launched, player, ring_of
 
 from torchett.ledger import Ledger
 from torchett.model.errors import RunError
 from torchett.record.clock import Anchor
-from torchett.record.layout import BLOCK_MAGIC, LIVE_BYTES, RING, chunk
+from torchett.record.flight.format import BLOCK_MAGIC, LIVE_BYTES, RING, chunk
 from torchett.runs.folder import find_run
 from torchett.runs.reader import RunReader
 
@@ -69,12 +69,12 @@ def look(run: Path) -> tuple[RunReader, Ledger] | None:
 @pytest.mark.parametrize("outcome", ["failed", None])
 def test_a_log_cut_off_at_any_byte(tmp_path: Path, close: bool, outcome: str | None) -> None:
     """
-    │ {"format":"flight/1",… │ chunk │ chu✂
+    │ {"format":"flight/2",… │ chunk │ chu✂
     """
     path = record(tmp_path / "job", close=close, outcome=outcome)
     true = effective(RunReader(tmp_path / "job").poll().ledger())
     assert true > 0
-    data = path.read_bytes()
+    data, ring = path.read_bytes(), ring_of(path)
     for cut in range(len(data)):
         path.write_bytes(data[:cut])
         found = look(tmp_path / "job")
@@ -85,12 +85,12 @@ def test_a_log_cut_off_at_any_byte(tmp_path: Path, close: bool, outcome: str | N
         assert effective(ledger) <= true, cut
         assert ledger.last_step is None or ledger.last_step <= 11
         if effective(ledger) < true and outcome:
-            assert reader.notes or not path.with_suffix(".live").exists(), cut
+            assert reader.notes or not ring.exists(), cut
 
 
 def test_any_flipped_bit_of_the_first_line_is_said_or_harmless(tmp_path: Path) -> None:
     """
-    │ {"form▒t":"flight/1","job":…,"began_ns":… │      the line that no chunk's checksum covers
+    │ {"form▒t":"flight/2","job":…,"began_ns":… │      the line that no chunk's checksum covers
     """
     path = record(tmp_path / "job", close=True, outcome=None)
     true = RunReader(tmp_path / "job").poll().ledger()
@@ -119,7 +119,7 @@ def put(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
         pytest.param(lambda data: b"{}\n" + data, id="another first line"),
         pytest.param(lambda data: b"7\n" + data, id="a number"),
         pytest.param(lambda data: b"[" * 70_000 + b"\n", id="too deep"),
-        pytest.param(put(b"flight/1", b"flight/9"), id="a newer format"),
+        pytest.param(put(b"flight/2", b"flight/9"), id="a newer format"),
         pytest.param(put(b'"rank": 0', b'"rank": 9'), id="a rank beyond its ranks"),
         pytest.param(put(b'"rank": 0', b'"rank": -1'), id="a rank below 0"),
         pytest.param(put(b'"attempt": 0', b'"attempt": "a"'), id="a word for a number"),
@@ -151,7 +151,7 @@ def test_a_ring_of_another_size_is_said_to_be_lost(tmp_path: Path, size: int) ->
     long: list[Move] = [*MOVES, ("times", 600, [("step", 1, [("gap", 1)])])]
     path = record(run, close=False, outcome="success", moves=long)
     true = effective(RunReader(run).poll().ledger())
-    live = path.with_suffix(".live")
+    live = ring_of(path)
     live.write_bytes((live.read_bytes() + b"\0")[:size])
     found = look(run)
     assert found is not None
@@ -163,7 +163,7 @@ def test_a_ring_full_of_noise_breaks_nothing(tmp_path: Path) -> None:
     """Entries that no clock of this record can have said are not believed."""
     run = tmp_path / "job"
     path = record(run, close=False, outcome=None)
-    live = path.with_suffix(".live")
+    live = ring_of(path)
     data = live.read_bytes()
     rng = random.Random(2)
     extremes = [value.to_bytes(8, "little", signed=True) for value in (2**63 - 1, -(2**63), -1)]
@@ -202,11 +202,11 @@ def test_a_ring_left_behind_by_a_closed_record_is_not_read_again(tmp_path: Path)
     run = tmp_path / "job"
     open_span: list[Move] = [*MOVES, ("open", 0, "evaluation", False)]
     path = record(run, close=False, outcome="failed", moves=open_span)
-    ring = path.with_suffix(".live").read_bytes()
+    ring = ring_of(path).read_bytes()
     shutil.rmtree(run)
     path = record(run, close=True, outcome="failed", moves=open_span)
     before = RunReader(run).poll().ledger()
-    path.with_suffix(".live").write_bytes(ring)
+    ring_of(path).write_bytes(ring)
     reader = RunReader(run).poll()
     assert reader.notes == []
     assert reader.ledger().accounts == before.accounts
@@ -217,7 +217,7 @@ def test_a_folder_in_place_of_a_record_is_said(tmp_path: Path) -> None:
     path = record(run, close=True, outcome="failed")
     path.unlink()
     path.mkdir()
-    (path.with_suffix(".live")).mkdir()
+    path.with_suffix(".live").mkdir()
     found = look(run)
     assert found is not None
     assert found[0].notes == [f"{path}: not readable: Is a directory"]
@@ -252,7 +252,7 @@ def test_what_may_not_be_read_is_said(open_path: Path, which: str) -> None:
     path = record(run, close=False, outcome="failed")
     true = effective(RunReader(run).poll().ledger())
     launcher = run / "attempts-0.jsonl"
-    closed = {"log": path, "ring": path.with_suffix(".live"), "launcher": launcher}[which]
+    closed = {"log": path, "ring": ring_of(path), "launcher": launcher}[which]
     with denied(closed):
         found = look(run)
     assert found is not None
@@ -296,10 +296,11 @@ def test_a_damaged_record_is_no_excuse_to_lose_its_neighbour(tmp_path: Path) -> 
 def test_a_run_without_anything_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="expected a run, found no record"):
         RunReader(tmp_path).poll()
-    flight(tmp_path / "job").path.write_bytes(b"")
-    with pytest.raises(RunError, match=r"rank-0\.ett: expected a flight/1 record"):
+    writer = flight(tmp_path / "job")
+    writer.path.write_bytes(b"")
+    with pytest.raises(RunError, match=r"rank-0\.ett: expected a flight/2 record"):
         RunReader(tmp_path / "job").poll()
-    assert (tmp_path / "job/attempt-0/rank-0.live").read_bytes()[:8] == BLOCK_MAGIC
+    assert writer.ring_path.read_bytes()[:8] == BLOCK_MAGIC
     shutil.rmtree(tmp_path / "job")
     with pytest.raises(RunError):
         RunReader(tmp_path / "job").poll()

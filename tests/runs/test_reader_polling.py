@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from player import HERE, UNIT_NS, Move, facts, flight, launched, player, steps_in
+from player import HERE, UNIT_NS, Move, facts, flight, killed, launched, player, steps_in
 from trainers import environment, train
 
 from torchett.cli.main import main
 from torchett.ledger import Ledger
-from torchett.record.flight import seal
-from torchett.record.layout import FRAMES, chunk
+from torchett.record.flight.format import FRAMES, chunk
+from torchett.record.flight.seal import seal
 from torchett.record.recorder import Recorder
 from torchett.runs.reader import RunReader
 
@@ -36,7 +36,7 @@ MOVES: tuple[Move, ...] = (
 )
 
 
-def told(ledger: Ledger) -> dict[str, Any]:
+def hints(ledger: Ledger) -> dict[str, Any]:
     return {**facts(ledger), "at_risk": ledger.at_risk_ns, "losses": ledger.losses}
 
 
@@ -63,7 +63,7 @@ def test_polling_after_every_move_is_reading_once(tmp_path: Path, seed: int) -> 
                     played.play([("span", f"x-own_{rng.randrange(3)}", [("gap", 1)])])
                 reader = (reader or RunReader(run)).poll()
                 fresh = RunReader(run).poll()
-                assert told(reader.ledger()) == told(fresh.ledger())
+                assert hints(reader.ledger()) == hints(fresh.ledger())
                 assert reader.notes == fresh.notes == []
             begin = max(played.clock() for played in ranks) + UNIT_NS
             if number == 0:
@@ -75,7 +75,7 @@ def test_polling_after_every_move_is_reading_once(tmp_path: Path, seed: int) -> 
                     played.finish()
                     played.recorder.close({"exit_ns": played.clock()})
     assert reader is not None
-    assert told(reader.poll().ledger()) == told(RunReader(run).poll().ledger())
+    assert hints(reader.poll().ledger()) == hints(RunReader(run).poll().ledger())
 
 
 def test_polling_while_a_process_writes(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ for i in ett.steps(range(60_000)):
     )
     run = tmp_path / "job"
     assert trainer.stdin is not None
-    while trainer.poll() is None and not list(run.glob("*/rank-0.live")):
+    while trainer.poll() is None and not any(p.stat().st_size for p in run.glob("*/rank-0.ett")):
         pass
     reader, seen, polls = RunReader(run), 0, 0
     while trainer.poll() is None:
@@ -119,7 +119,7 @@ for i in ett.steps(range(60_000)):
     last, fresh = reader.poll(), RunReader(run).poll()
     assert last.notes == fresh.notes == []
     assert steps_in(last.history().rows) == 60_000
-    assert told(last.ledger()) == told(fresh.ledger())
+    assert hints(last.ledger()) == hints(fresh.ledger())
 
 
 def test_a_chunk_that_is_half_written_is_taken_when_it_is_whole(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_chunk_that_is_half_written_is_taken_when_it_is_whole(tmp_path: Path) 
         path.write_bytes(whole)
         reader.poll()
         assert reader.notes == []
-        assert told(reader.ledger()) == told(RunReader(tmp_path).poll().ledger())
+        assert hints(reader.ledger()) == hints(RunReader(tmp_path).poll().ledger())
         assert len(half) <= 1
     assert writer.path.exists()
 
@@ -151,7 +151,7 @@ def test_a_ring_that_is_sealed_between_two_polls(tmp_path: Path) -> None:
     poll (log and ring) ─ the launcher seals the ring ─ poll (log alone)
     """
     with pytest.MonkeyPatch.context() as patch:
-        played = player(tmp_path, patch)
+        played = player(tmp_path, patch, launched=True)
         played.play([("times", 400, [STEP]), ("open", 0, "evaluation", False)])
     end_ns = played.clock() + UNIT_NS
     launched(
@@ -159,6 +159,7 @@ def test_a_ring_that_is_sealed_between_two_polls(tmp_path: Path) -> None:
         {"event": "start", "attempt": 0, "t_ns": 0},
         {"event": "end", "attempt": 0, "t_ns": end_ns, "outcome": "failed"},
     )
+    killed()
     reader = RunReader(tmp_path).poll()
     before = reader.ledger()
     seal(next(tmp_path.glob("*/*.ett")), HERE, end_ns)

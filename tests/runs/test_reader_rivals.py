@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from player import HERE, UNIT_NS, flight, launched, player, steps_in
+from player import HERE, UNIT_NS, flight, killed, launched, player, steps_in
 
-from torchett.record.flight import seal
+from torchett.record.flight.seal import seal
 from torchett.runs.reader import RunReader
 
 
@@ -74,9 +74,10 @@ def test_what_one_was_killed_in_lasts_until_the_next_begins(tmp_path: Path, seal
         {"event": "end", "attempt": 0, "t_ns": 9 * UNIT_NS, "outcome": "success"},
     )
     with pytest.MonkeyPatch.context() as patch:
-        killed = player(tmp_path, patch, began_ns=0)
-        killed.play([("times", 2, [("step", 1, [("gap", 1)])]), ("open", 0, "evaluation", False)])
+        first = player(tmp_path, patch, began_ns=0, launched=True)
+        first.play([("times", 2, [("step", 1, [("gap", 1)])]), ("open", 0, "evaluation", False)])
     rank(tmp_path, 5, 3)
+    killed()
     if sealed:
         seal(tmp_path / "attempt-0" / "rank-0.ett", HERE, 9 * UNIT_NS)
     reader = RunReader(tmp_path).poll()

@@ -6,6 +6,7 @@ import pytest
 from player import flight, launched
 
 from torchett.model.errors import RunError
+from torchett.record.identity import safe_name
 from torchett.runs.folder import find_run, is_run
 
 
@@ -46,9 +47,48 @@ def test_an_unknown_name_among_many_says_how_many_more_there_are(runs: Path) -> 
 def test_an_unknown_name_among_no_runs(runs: Path) -> None:
     with pytest.raises(RunError, match="has no runs"):
         find_run("three")
+
+
+def test_where_there_is_no_folder_of_runs_that_is_said(runs: Path) -> None:
     runs.rmdir()
-    with pytest.raises(RunError, match="has no runs"):
+    with pytest.raises(RunError, match=r"^three: no such run; there is no folder .*runs: start a"):
         find_run("three")
+
+
+def test_a_name_that_is_nearly_right_is_answered_with_the_right_one(runs: Path) -> None:
+    flight(runs / "gpt-small")
+    with pytest.raises(RunError, match=r"gpt-smal: no such run; did you mean gpt-small\?"):
+        find_run("gpt-smal")
+
+
+def test_a_local_folder_hides_no_run(runs: Path, tmp_path: Path) -> None:
+    """A checkout that has a source folder called like the job."""
+    (tmp_path / "timm").mkdir()
+    flight(runs / "timm")
+    assert find_run("timm") == runs / "timm"
+
+
+def test_a_path_is_a_path_and_a_name_is_a_name(runs: Path, tmp_path: Path) -> None:
+    flight(runs / "gpt")
+    flight(tmp_path / "gpt")
+    assert find_run("gpt") == runs / "gpt"
+    assert find_run("./gpt") == Path("gpt")
+
+
+@pytest.mark.parametrize("name", ["a/b", "../evil", "größe", "🚀", "100%", "a b"])
+def test_a_run_is_found_by_the_name_it_was_given(runs: Path, name: str) -> None:
+    flight(runs / safe_name(name))
+    assert find_run(name) == runs / safe_name(name)
+    assert find_run(safe_name(name)) == runs / safe_name(name)
+
+
+def test_a_folder_of_the_runs_folder_is_found_from_inside(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flight(runs / "gpt")
+    monkeypatch.chdir(runs)
+    monkeypatch.delenv("ETT_RUNS")
+    assert find_run("gpt") == Path("gpt")
 
 
 def test_a_folder_without_records_is_no_run(runs: Path) -> None:

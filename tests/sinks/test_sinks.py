@@ -1,4 +1,4 @@
-"""What sinks write says what the ledger says."""
+"""The output of sinks agrees with the ledger."""
 
 import importlib.util
 import json
@@ -66,7 +66,7 @@ def test_the_last_point_is_the_ledger(history: History) -> None:
     assert found[-1].at_s == pytest.approx(31)
 
 
-def test_points_in_between_are_the_time_up_to_them(history: History) -> None:
+def test_earlier_points_are_the_time_up_to_them(history: History) -> None:
     found = {round(p.at_s): p.values for p in points(settle(history), history, 31)}
     # The window begins with the allocation, 5 s before the start.
     assert found[5]["ett/seconds/start"] == pytest.approx(10)
@@ -189,7 +189,7 @@ def test_a_sink_that_is_not_installed_is_one_line(form: str, ett: Any, tmp_path:
 
 
 def test_a_running_job_is_followed_to_its_end(tmp_path: Path) -> None:
-    from torchett.record.attempts import AttemptLog
+    from torchett.record.attempt_log import AttemptLog
     from torchett.record.clock import anchor, now_ns
     from torchett.runs.reader import RunReader
     from torchett.sinks.feed import follow

@@ -64,7 +64,7 @@ def test_a_folder_is_private_if_nobody_else_can_write_to_it(tmp_path: Path) -> N
     assert (tmp_path / "new/for").stat().st_mode & 0o777 == 0o770
 
 
-def test_a_failed_write_leaves_what_was_there(tmp_path: Path, monkeypatch: object) -> None:
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: object) -> None:
     path = tmp_path / "file"
     write_whole(path, b"old")
     with pytest.raises(TypeError):
@@ -73,7 +73,7 @@ def test_a_failed_write_leaves_what_was_there(tmp_path: Path, monkeypatch: objec
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_lease_is_held_by_one_and_given_back_when_its_holder_dies(tmp_path: Path) -> None:
+def test_a_lease_has_one_holder_and_is_released_when_the_holder_dies(tmp_path: Path) -> None:
     path = tmp_path / "lease"
     hold = (
         "import sys, time; from pathlib import Path; from torchett.store import lease\n"

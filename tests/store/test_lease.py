@@ -1,4 +1,4 @@
-"""One process at a time, and no longer than it needs."""
+"""A lease has one holder at a time, and is released when the work is done."""
 
 import os
 import signal
@@ -10,8 +10,8 @@ import pytest
 from torchett.store import BusyError, lease
 
 
-def test_it_is_given_back_although_a_forked_child_has_the_file_open(tmp_path: Path) -> None:
-    """A loader's worker that is forked while another thread holds the lease."""
+def test_it_is_released_although_a_forked_child_has_the_file_open(tmp_path: Path) -> None:
+    """The child is a loader's worker, forked while another thread holds the lease."""
     with lease(tmp_path / "lease", timeout_s=1):
         child = os.fork()
         if child == 0:
@@ -25,7 +25,7 @@ def test_it_is_given_back_although_a_forked_child_has_the_file_open(tmp_path: Pa
         os.waitpid(child, 0)
 
 
-def test_whoever_waits_too_long_is_told(tmp_path: Path) -> None:
+def test_a_process_that_waits_too_long_gets_an_error(tmp_path: Path) -> None:
     with (
         lease(tmp_path / "lease", timeout_s=1),
         pytest.raises(BusyError, match="held by another"),
@@ -34,7 +34,7 @@ def test_whoever_waits_too_long_is_told(tmp_path: Path) -> None:
         pass
 
 
-def test_a_holder_that_fails_gives_it_back(tmp_path: Path) -> None:
+def test_a_holder_that_raises_releases_it(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), lease(tmp_path / "lease", timeout_s=1):
         1 / 0  # noqa: B018
     with lease(tmp_path / "lease", timeout_s=0.1):

@@ -1,1 +1,1 @@
-"""`ett bench`: the same job, the same failures, with and without the levers."""
+"""`ett bench`: the same job with the same failures, with and without the levers."""

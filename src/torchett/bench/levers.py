@@ -9,14 +9,14 @@ from torchett.ledger.ledger import Ledger
 class Lever:
     """A lever: options of `ett run` with and without it, or a word for train_ett.py --without.
 
-    One that `needs` others does nothing alone: it is tried with these, against these.
+    A lever that `needs` others does nothing alone: it is compared with those others switched on.
     """
 
     name: str
     title: str
     accounts: tuple[str, ...]
     on: tuple[str, ...] = ()
-    on_gpu: tuple[str, ...] = ()  # there as well
+    on_gpu: tuple[str, ...] = ()  # further options on a GPU
     off: tuple[str, ...] = ()
     word: str | None = None
     needs: frozenset[str] = frozenset()
@@ -68,7 +68,7 @@ LEVERS = (
         name="light_batches",
         title="light batches",
         accounts=("data_wait",),
-        off=("--no-light-batches",),
+        on=("--light-batches",),
     ),
     Lever(
         name="interval",
@@ -80,13 +80,13 @@ LEVERS = (
 )
 NAMES = tuple(lever.name for lever in LEVERS)
 EVERY = frozenset(NAMES)
-UNBROKEN = "unbroken"  # a stock job that nothing happens to
+UNBROKEN = "unbroken"  # a stock job without failures
 
 
 def sides(each: bool) -> dict[str, frozenset[str] | None]:
-    """The sides of a bench by name, with the levers that each pulls (None: the stock script).
+    """The sides of a bench by name, with the levers of each (None: the stock script).
 
-    `each`: each lever alone and left out, too, and what those are compared with.
+    With `each`, also: every lever alone, all levers but one, and the sides to compare those with.
     """
     found: dict[str, frozenset[str] | None] = {"stock": None, "torchett": EVERY}
     if each:
@@ -104,7 +104,7 @@ def only(chosen: frozenset[str]) -> str:
 
 
 def without(lever: Lever) -> str:
-    """The name of a side with all the others."""
+    """The name of a side with all levers but this one."""
     return f"without-{lever.name}"
 
 
@@ -118,13 +118,13 @@ def run_options(chosen: frozenset[str], shared: str, *, on_gpu: bool = False) ->
 
 
 def script_options(chosen: frozenset[str]) -> list[str]:
-    """What train_ett.py is told to leave out."""
+    """The options that switch levers off in train_ett.py."""
     words = [lever.word for lever in LEVERS if lever.word and lever.name not in chosen]
     return ["--without", ",".join(words)] if words else []
 
 
 def won_s(stock: Ledger, ours: Ledger) -> dict[str, float]:
-    """Rank-seconds that the accounts each lever works on went down by, and those of no lever."""
+    """Rank-seconds less in the accounts of each lever, and in the accounts of no lever."""
     rest = {name: stock.accounts.get(name, 0) for name in {*stock.accounts, *ours.accounts}}
     change = {name: ns - ours.accounts.get(name, 0) for name, ns in rest.items()}
     change.pop("effective", None)

@@ -1,10 +1,10 @@
-"""The machine's pulse while a side runs: what the same little work takes, once a second.
+"""The speed of the machine while a side runs: the time of a short fixed loop, once a second.
 
     stock      · · · · · · · ·     0.70 ms
-    torchett   · · ˙ ˙ ˙ · ˙ ˙     0.91 ms     it is slower now: others use the machine as well
+    torchett   · · ˙ ˙ ˙ · ˙ ˙     0.91 ms     slower: other processes use the machine as well
 
-Seconds of two sides can be compared as far as the machine was the same to both. What a job does is
-in it, too, where it leaves no core free; that is the same work on both sides.
+Seconds of two sides can be compared only if the machine was equally fast for both. Where a job
+leaves no core free, its own load slows the loop too; both sides do the same work.
 """
 
 import threading
@@ -14,11 +14,11 @@ from types import TracebackType
 
 _EVERY_S = 1.0
 _TURNS = 20_000
-STEADY = 0.1  # sides further apart are told apart
+STEADY = 0.1  # a larger difference between two sides is reported
 
 
 class Pulse:
-    """Takes it from when it is entered to when it is left."""
+    """Measures the loop from `__enter__` to `__exit__`, in a thread."""
 
     def __init__(self) -> None:
         self._beats: list[float] = []
@@ -40,7 +40,7 @@ class Pulse:
 
     @property
     def seconds(self) -> float | None:
-        """The median; None before the first."""
+        """The median; None before the first measurement."""
         return median(self._beats) if self._beats else None
 
     def _work(self) -> None:
@@ -49,7 +49,7 @@ class Pulse:
 
 
 def beat_s() -> float:
-    """Seconds of a core for a little work that is always the same."""
+    """CPU seconds of one thread for a fixed loop."""
     began = time.thread_time()
     for _ in range(_TURNS):
         pass
@@ -57,11 +57,11 @@ def beat_s() -> float:
 
 
 def unsteady(before: float | None, after: float | None) -> str | None:
-    """What to say where the machine was not the same to both sides; None where it was."""
+    """A warning if the machine was not equally fast for both sides; else None."""
     if not before or not after or abs(after / before - 1) <= STEADY:
         return None
     change = f"{abs(after / before - 1):.0%} {'slower' if after > before else 'faster'}"
     return (
-        f"the machine was {change} in torchett's turn than in stock's (a loop of always the same"
-        f" length took {1e3 * before:.2f} ms, then {1e3 * after:.2f}): seconds are not the same"
+        f"the machine was {change} in torchett's turn than in stock's (a loop of fixed length took"
+        f" {1e3 * before:.2f} ms, then {1e3 * after:.2f}): the seconds cannot be compared"
     )

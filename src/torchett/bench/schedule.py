@@ -1,8 +1,9 @@
-"""What goes wrong in a bench, and when: written down before anything is run.
+"""Which faults happen in a bench, and when: fixed before the first run.
 
     ranks     ──✗──────✗──────✗──────✗──────✗──      one rank is killed, five times
     mixed     ──✗─────N──✗e──────P──s──────✗──       a rank, the node, a start that fails,
     bunched   ✗─✗──────────N✗e───────────────P       a preemption, a slow data service
+    short     ─────────────✗──────────────────       one rank is killed, once (`--short`)
 
 A fault is a word that the reference workloads understand (examples/common/faults.py).
 """
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 from torchett.model.errors import InputError
 
-_TOLD = {
+_DESCRIPTIONS = {
     "kill": "rank {number} killed at step {at:,}",
     "node": "node lost at step {at:,}",
     "preempt": "preempted at step {at:,}",
@@ -42,7 +43,7 @@ class Schedule:
         return len(self.steps) + sum(word.startswith("error") for word in self.starts)
 
     def words(self, steps: int, ranks: int) -> list[str]:
-        """The faults for a job of this many steps; a rank that it has not is counted round."""
+        """The faults for a job with this many steps; rank numbers are taken modulo `ranks`."""
         found = list(self.starts)
         for at in self.steps:
             kind, _, rank = at.word.partition(":")
@@ -51,18 +52,19 @@ class Schedule:
         return found
 
     def told(self, steps: int, ranks: int) -> list[str]:
-        """The same for people: what happens at steps, then what happens in starts."""
+        """The same in sentences: faults at steps first, then faults in starts."""
         words = self.words(steps, ranks)
-        return [_told(word) for word in sorted(words, key=lambda word: "#" in word)]
+        return [_described(word) for word in sorted(words, key=lambda word: "#" in word)]
 
 
-def _told(word: str) -> str:
+def _described(word: str) -> str:
     """`kill:1@450` → rank 1 killed at step 450."""
     what, _, at = word.partition("#") if "#" in word else word.partition("@")
     kind, _, number = what.partition(":")
-    return _TOLD[kind].format(number=number, at=int(at))
+    return _DESCRIPTIONS[kind].format(number=number, at=int(at))
 
 
+SHORT = Schedule(name="short", steps=(At(0.5, "kill:1"),))
 SCHEDULES = {
     schedule.name: schedule
     for schedule in (

@@ -1,11 +1,11 @@
-"""One side of a bench: a job driven through its failures to its end, like a scheduler would.
+"""One side of a bench: a job run through its failures to its end, as a scheduler would run it.
 
     command ──── "fault node" ✗ all killed ─┬─ command ── "fault preempt" ─ SIGTERM … ─┬─ command ──
                                             └ at once, on a fresh node                 └ at once
 
-Killed ranks and failed starts are the launcher's to bring back (torchrun's, or ours); what takes
-the launcher with it is followed by the same command again. A lost node takes its local compile
-cache with it; shared storage (checkpoints, a library of compiled code) stays.
+The launcher (torchrun, or ours) restarts killed ranks and failed starts. After a fault that ends
+the launcher too, the same command is run again. A lost node loses its local compile cache. Shared
+storage (checkpoints, a library of compiled code) stays.
 """
 
 import compileall
@@ -16,8 +16,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,26 +27,27 @@ from torchett.bench.pulse import Pulse
 from torchett.bench.schedule import Schedule
 from torchett.bench.workload import Workload
 from torchett.model.errors import InputError, RunError
-from torchett.runs.files import write_whole
+from torchett.runs.output_files import write_text_file
 
 GRACE_S = 30.0
-_LOG = "ett-bench.log"  # by which a folder is known to be ours
+_LOG = "ett-bench.log"  # marks a folder as a bench's
 _DONE = "done.json"
 _NO_GPU = 3
 _FAULT = re.compile(r"fault (node|preempt) at step \d+")
+_STEP = re.compile(r"step (\d+) loss")
 _DIGEST = re.compile(r"digest (\w{64})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """A name, the levers it pulls (None: the stock script), and where its files lie."""
+    """A name, the levers that are on (None: the stock script), and the folder of its files."""
 
     name: str
     levers: frozenset[str] | None
     folder: Path
 
     def make_room(self) -> None:
-        """Have the folder this side's folder is made in; what others keep there is left alone."""
+        """Make the parent folder, and refuse a folder with files that are not a bench's."""
         ours = self.folder
         try:
             ours.parent.mkdir(parents=True, exist_ok=True)
@@ -60,15 +62,15 @@ class Side:
             )
 
     def clear(self) -> None:
-        """Forget what an unfinished bench left."""
+        """Delete the files of an unfinished bench."""
         self.make_room()
         if self.folder.exists():
             shutil.rmtree(self.folder)
 
     def command(self, workload: Workload, schedule: Schedule | None) -> list[str]:
-        """What a user would type for this side."""
+        """The command line of this side, as a user would type it."""
         failures = schedule.failures if schedule else 0
-        ett = [sys.executable, "-m", "torchett.cli.main", "run", "--job", self.name]
+        ett = [sys.executable, "-m", "torchett", "run", "--job", self.name]
         ett += ["--progress", "0"]
         script = workload.script("train.py" if self.levers is None else "train_ett.py")
         if self.levers is None:
@@ -89,7 +91,7 @@ class Side:
         return [*ett, "--", *torchrun, str(script), *options]
 
     def environment(self) -> dict[str, str]:
-        """Caches of its own, empty at first and kept from start to start."""
+        """The environment: caches of this side alone, empty at first, kept between starts."""
         return {
             **os.environ,
             "ETT_RUNS": str(self.folder / "runs"),
@@ -102,9 +104,9 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """A job that has come to its end: its run, its weights' digest, how often it was started.
+    """A job that has ended: its run, the digest of its weights, and its number of starts.
 
-    `pulse_s` tells how fast the machine was meanwhile (`pulse.py`).
+    `pulse_s` is the speed of the machine meanwhile (`pulse.py`).
     """
 
     side: Side
@@ -115,20 +117,21 @@ class Finished:
 
 
 def recalled(side: Side, workload: Workload, schedule: Schedule | None) -> Finished | None:
-    """A side that was run to its end before, in the same job through the same failures."""
+    """The stored result of this side, if it ended before in the same job with the same faults."""
     try:
         known = json.loads((side.folder / _DONE).read_text())
         if known.pop("what") == _what(workload, schedule):
             return Finished(side=side, run=side.folder / "runs" / side.name, **known)
     except (OSError, ValueError, KeyError, TypeError):
-        pass  # it is run
+        pass  # no usable result: the side is run
     return None
 
 
 def remember(finished: Finished, workload: Workload, schedule: Schedule | None) -> None:
+    """Store the result of a side for `recalled`."""
     known: dict[str, Any] = {"what": _what(workload, schedule), "digest": finished.digest}
     known |= {"starts": finished.starts, "pulse_s": finished.pulse_s}
-    write_whole(finished.side.folder / _DONE, [json.dumps(known)])
+    write_text_file(finished.side.folder / _DONE, [json.dumps(known)])
 
 
 def _what(workload: Workload, schedule: Schedule | None) -> dict[str, Any]:
@@ -137,16 +140,16 @@ def _what(workload: Workload, schedule: Schedule | None) -> dict[str, Any]:
 
 
 def make_even(on_gpu: bool) -> None:
-    """Do what outlives every job's cache, once for both sides: the first would do it for the other.
+    """Fill the caches that both sides share; otherwise the first side would do it for the second.
 
-    The packages' files are read into the kernel's cache; on a CPU the header of C++ kernels is
-    compiled, too, which takes 4.6 s. And torchett, whose hooks are on both sides, has its bytecode,
-    as any installed package has: a checkout may have none. A job for a GPU is refused without one.
+    This reads the packages' files into the page cache. On a CPU it also compiles the header of C++
+    kernels (4.6 s). It compiles torchett's bytecode, which a checkout may lack: its hooks are on in
+    both sides. A job for a GPU is refused on a machine without one.
     """
     compileall.compile_dir(Path(__file__).parents[1], quiet=2)
     code = """
 import sys, torch.distributed.run, torch.distributed.checkpoint, torch._inductor.compile_fx
-from torchett.launch.rehearsal import find_header, hash_sources
+from torchett.launch.standby.rehearsal import find_header, hash_sources
 hash_sources()
 """
     code += f"torch.cuda.is_available() or sys.exit({_NO_GPU})" if on_gpu else "find_header()"
@@ -156,19 +159,28 @@ hash_sources()
         raise InputError("ett bench: expected a GPU for this size, found none: --quick needs none")
 
 
-def drive(side: Side, workload: Workload, schedule: Schedule | None) -> Finished:
-    """Run a side to its end."""
+Progress = Callable[[int, int], None]
+
+
+def _ignore(starts: int, step: int) -> None:
+    """Progress that is not shown."""
+
+
+def drive(
+    side: Side, workload: Workload, schedule: Schedule | None, tell: Progress = _ignore
+) -> Finished:
+    """Run a side to its end; `tell(starts, step)` is called for each logged step."""
     side.folder.mkdir(parents=True, exist_ok=True)
     command, env = side.command(workload, schedule), side.environment()
     most = 2 + (schedule.failures if schedule else 0)
     digest = None
     with (side.folder / _LOG).open("a", buffering=1) as log, Pulse() as pulse:
         for start in range(1, most + 1):
-            ended, said, fault = _run(command, env, log)
-            digest = said or digest
-            if fault == "node":  # the next one never ran this job: its own caches are empty
+            ended, found, fault = _run(command, env, log, partial(tell, start))
+            digest = found or digest
+            if fault == "node":  # the next node has never run this job: its caches are empty
                 for cache in ("TORCHINDUCTOR_CACHE_DIR", "ETT_BYTECODE"):
-                    _lose(Path(env[cache]), start)
+                    _move_away(Path(env[cache]), start)
             if ended == 0:
                 run = side.folder / "runs" / side.name
                 return Finished(
@@ -180,16 +192,19 @@ def drive(side: Side, workload: Workload, schedule: Schedule | None) -> Finished
     raise RunError(f"ett bench: {side.name} ended with {ended}; its last lines:\n{tail}")
 
 
-def _lose(cache: Path, start: int) -> None:
-    """Put a cache out of sight: deleting it would take time that no lost node takes."""
+def _move_away(cache: Path, start: int) -> None:
+    """Rename the cache of a lost node. Deleting it would cost time that a real loss does not."""
     if cache.exists():
         cache.rename(cache.with_name(f"{cache.name}-lost-{start}"))
 
 
 def _run(
-    command: Sequence[str], env: Mapping[str, str], log: IO[str]
+    command: Sequence[str],
+    env: Mapping[str, str],
+    log: IO[str],
+    tell: Callable[[int], None] = lambda step: None,
 ) -> tuple[int | None, str | None, str | None]:
-    """The exit code (None: a fault has ended it), the digest, and that fault."""
+    """The exit code (None: a fault ended the job), the digest, and the fault."""
     digest = None
     with subprocess.Popen(
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1
@@ -199,30 +214,33 @@ def _run(
             for line in process.stdout:
                 log.write(line)
                 digest = found[1] if (found := _DIGEST.search(line)) else digest
+                if step := _STEP.match(line):
+                    tell(int(step[1]))
                 fault = _FAULT.match(line)
                 if fault is not None:
                     log.write(_end(process, with_notice=fault[1] == "preempt"))
                     return None, digest, fault[1]
             return process.wait(), digest, None
         finally:
-            kill_all(process.pid)
+            if process.poll() is None:  # else the pid may belong to another process by now
+                kill_all(process.pid)
 
 
 def _end(process: "subprocess.Popen[str]", with_notice: bool) -> str:
-    """What the job still says when it is ended from outside."""
-    said = ""
+    """End the job from outside; returns its remaining output."""
+    note = ""
     if with_notice:
         process.send_signal(signal.SIGTERM)
         try:
             return process.communicate(timeout=GRACE_S)[0]
         except subprocess.TimeoutExpired as late:
-            said = f"not gone after {late.timeout:.0f} s: killed\n"
+            note = f"not gone after {late.timeout:.0f} s: killed\n"
     kill_all(process.pid)
-    return said + process.communicate()[0]
+    return note + process.communicate()[0]
 
 
 def kill_all(root: int) -> None:
-    """SIGKILL for a process and everything below it, the top first so that nobody restarts."""
+    """SIGKILL a process and its descendants. The parent is first, so that it restarts none."""
     for pid in (root, *list(_below(root))):
         try:
             os.kill(pid, signal.SIGKILL)

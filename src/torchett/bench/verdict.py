@@ -1,4 +1,4 @@
-"""What a bench came to: two ledgers, and how much less was wasted."""
+"""The result of a bench: the ledger of each side, and how much less time was wasted."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from torchett.runs.reader import RunReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """One side, settled."""
+class SideResult:
+    """One side with its ledger."""
 
     title: str
     ledger: Ledger
@@ -38,10 +38,10 @@ class Outcome:
         }
 
 
-def settled(finished: Finished, title: str) -> Outcome:
+def settled(finished: Finished, title: str) -> SideResult:
     """The outcome of a job that has ended."""
     reader = RunReader(finished.run).poll()
-    return Outcome(
+    return SideResult(
         title=title,
         ledger=reader.ledger(),
         history=reader.history(),
@@ -51,29 +51,29 @@ def settled(finished: Finished, title: str) -> Outcome:
     )
 
 
-def saved_percent(stock: Outcome, ours: Outcome) -> float:
-    """How much less was wasted."""
+def saved_percent(stock: SideResult, ours: SideResult) -> float:
+    """By how many percent less time was wasted."""
     return 100 * (1 - ours.wasted_s / stock.wasted_s) if stock.wasted_s else 0.0
 
 
-def same_weights(outcomes: Sequence[Outcome]) -> bool | None:
-    """Whether all ended with the same bits; None if one did not say."""
+def same_weights(outcomes: Sequence[SideResult]) -> bool | None:
+    """Whether all sides ended with the same bits; None if one printed no digest."""
     digests = {outcome.digest for outcome in outcomes}
     return None if None in digests else len(digests) == 1
 
 
 def measured_apart(same: bool | None, *, on_gpu: bool) -> str | None:
-    """What to say of other weights on a GPU, where two stock jobs may differ, too; else None."""
+    """An explanation of different weights on a GPU, where two stock jobs may differ; else None."""
     if same is not False or not on_gpu:
         return None
     return (
-        "on a GPU inductor measures which matrix products it pads, and that decides the last bits:"
-        " TORCHINDUCTOR_SHAPE_PADDING=0 makes the weights of both sides comparable"
+        "on a GPU, inductor chooses by measurement which matrix products to pad, and this changes"
+        " the last bits: TORCHINDUCTOR_SHAPE_PADDING=0 makes the weights of both sides comparable"
     )
 
 
-def lever_rows(outcomes: Mapping[str, Outcome]) -> list[dict[str, Any]]:
-    """What each lever wins alone and loses left out, of the outcomes of `sides(each=True)`."""
+def lever_rows(outcomes: Mapping[str, SideResult]) -> list[dict[str, Any]]:
+    """What each lever wins alone, and what its absence costs, from `sides(each=True)`."""
     rows = []
     for lever in LEVERS:
         base, alone = (

@@ -1,1 +1,1 @@
-"""`ett run`: a command, its attempts, and what the launcher alone can see of them."""
+"""`ett run`: a command, its attempts, and what only the launcher can observe."""

@@ -1,4 +1,4 @@
-"""How far this host's clock is off the head node's: a few pings, the quickest counts.
+"""The offset of this host's clock to the head node's, from a few pings: the quickest counts.
 
 here   t0 ────────╮              ╭──────── t1       round trip t1 − t0
 head              ╰── t ─────────╯                  offset = t − (t0 + t1) / 2, ± half of it

@@ -1,4 +1,4 @@
-"""The line that says how a running job is doing."""
+"""The progress line of a running job."""
 
 import sys
 import threading
@@ -16,16 +16,16 @@ def line(ledger: Ledger, now: str | None = None) -> str:
     if ledger.last_step is not None:
         parts.append(f"step {ledger.last_step}")
     parts.append(f"{ledger.ett_percent:.1f}% effective")
-    count = sum(ledger.failures.values())
-    if count:
-        parts.append(f"{count} failure{'s' if count > 1 else ''}")
+    if any(ledger.failures.values()):
+        count, _, by_user = ledger.failures_said.partition(" ")
+        parts.append(f"{count} failure{'' if count == '1' else 's'} {by_user}".rstrip())
     if now:
         parts.append(f"now {now}")
     return " · ".join(parts)
 
 
 def doing(reader: RunReader) -> str | None:
-    """What the lowest rank is in the middle of, and for how long."""
+    """The open span of the lowest rank, and for how long it has been open."""
     live = [flight for flight in reader.flights if len(flight.open) and flight.exit is None]
     if not live or reader.now_ns is None:
         return None

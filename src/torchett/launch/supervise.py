@@ -1,4 +1,4 @@
-"""One child process, run as if it had been started directly.
+"""One child process, run as if the shell had started it.
 
 Signals sent to the launcher are passed on (those of the terminal reach the child by themselves),
 its exit status is kept exactly, and processes it leaves behind are found again, because the
@@ -8,6 +8,8 @@ launcher adopts them.
 import ctypes
 import os
 import signal
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +23,7 @@ _PASSED_ON = (
     signal.SIGUSR2,
 )
 _PR_SET_CHILD_SUBREAPER = 36
+_PATIENCE_S = 10.0  # for processes that were killed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +35,18 @@ class Exit:
 
     @property
     def stopped(self) -> bool:
-        """Whether somebody wanted it to end; SIGUSR1 and 2 do not mean that."""
-        return not {*self.told} <= {signal.SIGUSR1, signal.SIGUSR2}
+        """Whether a signal asked it to end; SIGUSR1 and SIGUSR2 alone do not."""
+        return self.by_warning or not {*self.told} <= {signal.SIGUSR1, signal.SIGUSR2}
+
+    @property
+    def by_warning(self) -> bool:
+        """Whether it exited because of a scheduler's warning (SIGUSR1)."""
+        ends = self.code == -signal.SIGUSR1 or signal.SIGTERM in self.told
+        return signal.SIGUSR1 in self.told and ends
 
     @property
     def cause(self) -> str | None:
-        """A word for it: SIGKILL, exit_3, or None for success."""
+        """The cause: SIGKILL, exit_3, or None for success."""
         if self.code == 0:
             return None
         return signal.Signals(-self.code).name if self.code < 0 else f"exit_{self.code}"
@@ -77,11 +86,24 @@ class Supervisor:
             if seen is not None and seen.si_signo != signal.SIGCHLD:
                 told.append(signal.Signals(seen.si_signo))
                 dealt_with = hear(told[-1])
-                if seen.si_pid and not dealt_with:  # 0: the terminal, which the child hears as well
+                if seen.si_pid and not dealt_with:  # 0: the terminal, which signals the child, too
                     _send(pid, seen.si_signo)
             ended = _reap(pid)
             if ended is not None:
                 return Exit(code=ended, told=tuple(told))
+
+    def wait(self, seconds: float, hear: Hear = _nothing) -> bool:
+        """Wait for that time; False as soon as a signal ends the job."""
+        over = time.monotonic() + seconds
+        while (left := over - time.monotonic()) > 0:
+            self.tick()
+            seen = signal.sigtimedwait({*_PASSED_ON}, min(left, self.beat_s))
+            if seen is not None:
+                number = signal.Signals(seen.si_signo)
+                hear(number)
+                if Exit(code=0, told=(number,)).stopped:
+                    return False
+        return True
 
 
 def open_streams() -> None:
@@ -92,7 +114,7 @@ def open_streams() -> None:
 
 
 def _reap(pid: int) -> int | None:
-    """The child's exit code if it is over; adopted processes that are over are let go."""
+    """The child's exit code if it has exited; other exited children are reaped."""
     code = None
     while True:
         try:
@@ -105,25 +127,59 @@ def _reap(pid: int) -> int | None:
             code = os.waitstatus_to_exitcode(status)
 
 
-def end_leftovers() -> int:
-    """Kill the processes that a failed child left behind; how many there were."""
-    ended = 0
-    while children := _children():
+def end_leftovers(patience_s: float = _PATIENCE_S, *, but: str | None = None) -> int:
+    """Kill the processes that a failed child left behind, but those of a name; how many ended.
+
+    One that waits inside the kernel (for a disk that hangs) ends when that answers: it is said,
+    and left behind.
+    """
+    ended, deadline = 0, time.monotonic() + patience_s
+    while children := _children_but(but):
         for pid in children:
             _send(pid, signal.SIGKILL)
-            try:
-                os.waitpid(pid, 0)
-            except ChildProcessError:
-                pass
-            ended += 1
+        for pid in children:
+            ended += _ends_by(pid, deadline)
+        if time.monotonic() >= deadline and (left := _children_but(but)):
+            pids = ", ".join(map(str, left))
+            print(f"ett: killed, but not ended in {patience_s:g} s: pid {pids}", file=sys.stderr)
+            break
     return ended
 
 
+def _ends_by(pid: int, deadline: float) -> bool:
+    """Whether a killed process is over by then; it is reaped."""
+    while True:
+        try:
+            if os.waitpid(pid, os.WNOHANG)[0] == pid:
+                return True
+        except ChildProcessError:
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.005)
+
+
 def _children() -> list[int]:
-    text = "".join(
-        path.read_text() for path in Path(f"/proc/{os.getpid()}/task").glob("*/children")
-    )
-    return [int(word) for word in text.split()]
+    """This process's children: the kernel lists them under the thread that made them."""
+    found: list[int] = []
+    for path in Path(f"/proc/{os.getpid()}/task").glob("*/children"):
+        try:
+            found += map(int, path.read_text().split())
+        except OSError:
+            pass  # the thread has ended, and another one has its children
+    return found
+
+
+def _children_but(name: str | None) -> list[int]:
+    return [pid for pid in _children() if name is None or _name_of(pid) != name]
+
+
+def _name_of(pid: int) -> str:
+    """The name of a process."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _send(pid: int, number: int) -> None:
@@ -141,7 +197,7 @@ def _adopt_orphans() -> None:
 
 
 def leave_like(code: int) -> int:
-    """The exit code that says the same; a child's signal is suffered, not only reported."""
+    """End this process by the child's signal, or return the child's exit code."""
     if code >= 0:
         return code
     number = -code

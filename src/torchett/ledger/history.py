@@ -1,4 +1,4 @@
-"""A history: all that was recorded of one job, ready for the books."""
+"""A history: everything that was recorded about one job, as input of the books."""
 
 from dataclasses import dataclass, field
 
@@ -12,7 +12,9 @@ from torchett.model.values import Checkpoint, Job
 class History:
     """A job, its rows and checkpoints.
 
-    `notes` say what the reader corrected or could not read, `asides` what else is worth knowing.
+    `notes` say what the reader corrected or could not read, `asides` what else is worth knowing;
+    `unrecorded` says why there is no record where there could be one, `warnings` why the headline
+    may be wrong.
     """
 
     job: Job
@@ -23,6 +25,8 @@ class History:
     epoch_s: float = 0.0  # the time that t = 0 stands for
     notes: tuple[str, ...] = field(default=())
     asides: tuple[str, ...] = field(default=())
+    unrecorded: str | None = None
+    warnings: tuple[str, ...] = field(default=())
 
 
 def settle(history: History) -> Ledger:

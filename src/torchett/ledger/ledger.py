@@ -1,10 +1,10 @@
-"""The ledger: what became of every nanosecond of a job."""
+"""The ledger: the account of every nanosecond of a job."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torchett.ledger.window import Tenure, Window
+from torchett.ledger.rules.window import Tenure, Window
 from torchett.model.causes import DOMAINS, Domain, domain_of
 
 
@@ -39,7 +39,7 @@ class AttemptLedger:
 
     @property
     def domain(self) -> Domain | None:
-        """Who answers for its failure; None if it did not fail."""
+        """The domain of its failure; None if it did not fail."""
         if not self.tenure.failed:
             return None
         attempt = self.tenure.attempt
@@ -98,6 +98,12 @@ class Ledger:
     def number_of_failures(self) -> int:
         counts = self.failures
         return counts["infra"] + counts["scheduler"]
+
+    @property
+    def failures_said(self) -> str:
+        """As every page shows it: `2`, or `0 (and 1 by the user)`."""
+        by_user = self.failures["user"]
+        return f"{self.number_of_failures}" + (f" (and {by_user} by the user)" if by_user else "")
 
     def to_json(self) -> dict[str, Any]:
         """The object that `ett report --json` prints: seconds, exact to the microsecond."""

@@ -140,7 +140,7 @@ class Rows:
         return Rows(**{n: np.concatenate([getattr(p, n) for p in kept]) for n in names})
 
     @staticmethod
-    def drawn(values: Iterable[Span | Step], accounts: AccountTable) -> "Rows":
+    def from_values(values: Iterable[Span | Step], accounts: AccountTable) -> "Rows":
         """Rows from values: how tests and small callers write a history by hand."""
         items = list(values)
         return Rows.of(
@@ -157,7 +157,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What is new since the last look at a job."""
+    """What is new since a job was last read."""
 
     rows: Rows
     checkpoints: tuple[Checkpoint, ...] = ()

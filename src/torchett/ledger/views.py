@@ -1,6 +1,6 @@
-"""Other people's definitions of the same thing, as views of one record."""
+"""Other published definitions of effective time, as views of one record."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,12 +12,13 @@ from torchett.ledger.rows import Rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """A way to put the share of useful time into one number."""
+    """One definition of the share of useful time."""
 
     name: str
     who: str
     sentence: str
     percent: Callable[[Ledger, Rows], float]
+    estimated: Callable[[Ledger, Rows], bool] = lambda ledger, rows: False
 
 
 def _meta(ledger: Ledger, rows: Rows) -> float:
@@ -29,16 +30,32 @@ def _goodput(ledger: Ledger, rows: Rows) -> float:
     window = ledger.window
     if not window.tenures or window.end_ns <= window.tenures[0].start_ns:
         return 0.0
-    lost = _lost_from(ledger)
     productive = 0
-    for tenure in window.tenures:
-        number = tenure.attempt.number
-        mine = rows.take(rows.is_step & (rows.attempt == number) & (rows.rank == 0))
-        if number in lost:
-            mine = mine.take(mine.index <= lost[number])  # up to the start of the first lost one
+    for mine, limit in _steps_of_rank_0(ledger, rows):
+        # Of a folded block the start of a step inside is where it would be if all took as long.
+        last = mine.count - 1 if limit is None else np.minimum(mine.count - 1, limit - mine.index)
+        starts = mine.t0_ns + (mine.t1_ns - mine.t0_ns) * last // mine.count
         if len(mine):
-            productive += int(mine.t0_ns.max() - mine.t0_ns.min())
+            productive += int(starts.max() - mine.t0_ns.min())
     return 100 * productive / (window.end_ns - window.tenures[0].start_ns)
+
+
+def _splits_a_block(ledger: Ledger, rows: Rows) -> bool:
+    """Whether the first lost step of an attempt lies inside a folded block."""
+    return any(
+        limit is not None and bool(((mine.index < limit) & (limit < mine.index + mine.count)).any())
+        for mine, limit in _steps_of_rank_0(ledger, rows)
+    )
+
+
+def _steps_of_rank_0(ledger: Ledger, rows: Rows) -> Iterator[tuple[Rows, int | None]]:
+    """Per attempt rank 0's steps up to the first that was lost, and the number of that one."""
+    lost = _lost_from(ledger)
+    for tenure in ledger.window.tenures:
+        number = tenure.attempt.number
+        limit = lost.get(number)
+        mine = rows.take(rows.is_step & (rows.attempt == number) & (rows.rank == 0))
+        yield mine if limit is None else mine.take(mine.index <= limit), limit
 
 
 def _megascale(ledger: Ledger, rows: Rows) -> float:
@@ -85,6 +102,7 @@ DEFINITIONS: Final[dict[str, Definition]] = {
             who="ml-goodput-measurement",
             sentence="gaps between starts of surviving steps on rank 0 ÷ first start → end",
             percent=_goodput,
+            estimated=_splits_a_block,
         ),
         Definition(
             name="megascale",

@@ -1,4 +1,4 @@
-"""The words everything else is written in. Frozen values, no I/O."""
+"""The values that all rooms share: accounts, causes, spans, steps, attempts. Frozen, no I/O."""
 
 from torchett.model.accounts import ACCOUNTS, Account, account
 from torchett.model.causes import CAUSES, DOMAINS, OUTCOMES, Domain, Outcome, domain_of

@@ -1,4 +1,4 @@
-"""The chart of accounts: where a second of a rank can go, as a tree with one leaf per instant.
+"""The chart of accounts: a tree of what a rank can spend time on. Each instant has one leaf.
 
 effective
 idleness
@@ -6,10 +6,10 @@ idleness
   in_loop      checkpoint_blocked · recompile · data_wait · evaluation · other_in_loop
   shutdown     final_checkpoint · publish · teardown
 failure
-  recover      detect · restart_gap, and the start accounts of later attempts
-  unsaved
+  recover      detect · restart_gap · regroup, and the start accounts of later attempts
+  unsaved      unsaved · refused
 unattributed
-x-NAME         a user's own account; idleness, grouped where it fell
+x-NAME         a user's own account: idleness of the group in which it was recorded
 """
 
 import re
@@ -21,7 +21,7 @@ Kind = Literal["effective", "start", "in_loop", "shutdown", "recover", "unsaved"
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One leaf: its name, the branch it hangs on, its colour everywhere, and what it means."""
+    """One leaf of the tree: its name, its branch, its colour in every output, and its meaning."""
 
     name: str
     kind: Kind
@@ -29,12 +29,17 @@ class Account:
     meaning: str
 
 
-# Green is effective time and nothing else; each branch keeps to one family of colours.
+# Only effective time is green. Each branch has one family of colours.
 ACCOUNTS: Final[tuple[Account, ...]] = (
     Account("effective", "effective", "#2e9e5b", "A step on new data whose progress survived."),
     Account("scheduling", "start", "#123a5c", "Hardware is free, the job is not yet placed on it."),
     Account("hardware_setup", "start", "#17507f", "Allocated, but the launcher does not run yet."),
-    Account("launcher_init", "start", "#1c659f", "The launcher runs, the trainer does not yet."),
+    Account(
+        "launcher_init",
+        "start",
+        "#1c659f",
+        "Before the trainer runs: torchrun starts, and warm processes import torch.",
+    ),
     Account("imports", "start", "#2479b8", "The trainer's interpreter starts and imports."),
     Account("device_init", "start", "#2d8bcb", "Devices and their contexts are made ready."),
     Account("process_group_init", "start", "#4199d4", "Ranks meet and form process groups."),
@@ -55,7 +60,14 @@ ACCOUNTS: Final[tuple[Account, ...]] = (
     Account("teardown", "shutdown", "#b48fd3", "After the last step, until the job has ended."),
     Account("detect", "recover", "#a61b1b", "Last progress → the failed attempt is over."),
     Account("restart_gap", "recover", "#c93535", "Attempt over → the next one starts."),
+    Account(
+        "regroup",
+        "recover",
+        "#d95555",
+        "Remaining ranks wait for a quorum, or receive a peer's state.",
+    ),
     Account("unsaved", "unsaved", "#e0604f", "Steps whose progress was lost."),
+    Account("refused", "unsaved", "#ea8578", "Steps that the replica groups did not commit."),
     Account("unattributed", "unattributed", "#8a8f98", "Nothing recorded explains this time."),
 )
 
@@ -83,7 +95,7 @@ GROUP_COLOURS: Final[dict[Kind, str]] = {
 }
 RECORDABLE: Final[frozenset[str]] = frozenset(
     account.name for account in ACCOUNTS if account.kind in ("start", "in_loop", "shutdown")
-)
+) | {"regroup", "refused"}
 _OWN = re.compile(r"x-[A-Za-z0-9_]+")
 
 
@@ -93,12 +105,19 @@ def is_own(name: str) -> bool:
 
 
 def is_recordable(name: str) -> bool:
-    """Whether a span may carry this account: the others are what the ledger concludes."""
+    """Whether a span may have this account: the others are derived by the ledger."""
     return name in RECORDABLE or is_own(name)
 
 
+def closest(name: str) -> str | None:
+    """The recordable account with the most similar name; None if none is similar."""
+    from difflib import get_close_matches
+
+    return next(iter(get_close_matches(name[:100], sorted(RECORDABLE), n=1, cutoff=0.75)), None)
+
+
 def account(name: str) -> Account:
-    """The account called `name`; a user's own is described on the spot."""
+    """The account called `name`; for x-NAME, one made here."""
     if is_own(name):
         return Account(name, "in_loop", "#5f9ea0", "A user's own account.")
     return BY_NAME[name]

@@ -1,4 +1,4 @@
-"""Who owns an instant that several intervals claim."""
+"""Which interval gets an instant that several intervals cover."""
 
 import heapq
 from collections.abc import Iterable, Sequence
@@ -7,14 +7,14 @@ Interval = tuple[int, int, int, int]  # begin, end (both clipped), then begin an
 
 
 def latest_wins(intervals: Sequence[Interval]) -> Iterable[tuple[int, int, int]]:
-    """Disjoint pieces (begin, end, which interval), in order of time: the one that began last wins.
+    """Disjoint pieces (begin, end, position of the interval) in order of time. The last begun wins.
 
         outer  ├──────────────────────┤
         inner       ├──────┤
         late            ├───────┤
         owner  ooooo iiii lllllll ooooo
 
-    Ties: the one that ends first; then the later in the sequence. Order is by recorded times.
+    Ties: the interval that ends first; then the later in the sequence. Recorded times decide.
     """
     heap: list[tuple[int, int, int]] = []  # (−recorded begin, recorded end, −position)
     clock = 0

@@ -1,8 +1,12 @@
-"""The values that travel: what was seen of a job. Times are integer nanoseconds."""
+"""The values that rooms exchange: what was observed of a job. Times are integer nanoseconds."""
 
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from torchett.model.causes import Domain, Outcome
+
+ResumedFrom = Literal["checkpoint", "memory", "peer", "nothing"]
+RESUMED_FROM: tuple[ResumedFrom, ...] = get_args(ResumedFrom)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +44,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One try at the job. No end: still running if it is the last, else it vanished."""
+    """One execution of the job. Without an end, the last attempt still runs; others vanished."""
 
     number: int
     start_ns: int
@@ -51,6 +55,8 @@ class Attempt:
     outcome: Outcome | None = None
     cause: str | None = None
     domain: Domain | None = None
+    failed_rank: int | None = None  # the rank that the cause was seen on
+    resumed_from: ResumedFrom | None = None  # where its state came from, if a rank said so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,10 +52,11 @@ def anchor() -> Anchor:
         after = time.monotonic_ns()
         readings.append((after - before, wall, (before + after) // 2))
     _, wall, mono = min(readings)
-    return Anchor(host=os.uname().nodename, clock=_clock_id(), wall_ns=wall, mono_ns=mono)
+    return Anchor(host=os.uname().nodename, clock=clock_id(), wall_ns=wall, mono_ns=mono)
 
 
-def _clock_id() -> str:
+def clock_id() -> str:
+    """Names the monotonic clock of this process."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot = file.read().strip()
@@ -65,7 +66,7 @@ def _clock_id() -> str:
 
 
 def process_start_ticks(pid: int | str = "self") -> int | None:
-    """When a process of this host began, in clock ticks since boot; None if unknown."""
+    """When a process of this host started, in clock ticks since boot; None if unknown."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read().rpartition(b")")[2].split()[19])
@@ -74,7 +75,7 @@ def process_start_ticks(pid: int | str = "self") -> int | None:
 
 
 def process_start_ns(pid: int | str = "self") -> int | None:
-    """When a process of this host began, on the monotonic clock (to 10 ms); None if unknown."""
+    """When a process of this host started, on the monotonic clock (to 10 ms); None if unknown."""
     ticks = process_start_ticks(pid)
     if ticks is None or not hasattr(time, "CLOCK_BOOTTIME"):
         return None

@@ -1,1 +1,1 @@
-"""A ledger for the eye: Rich renderables, no I/O."""
+"""Reports: a ledger as Rich renderables, without I/O."""

@@ -1,4 +1,4 @@
-"""A bench for the eye: both ledgers side by side, and what each lever won."""
+"""The report of `ett bench`: both ledgers side by side, and what each lever won."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from rich.text import Text
 from torchett.ledger.ledger import Ledger
 from torchett.report.comparison import comparison
 from torchett.report.grid import Grid
-from torchett.report.page import Exhibit, page
+from torchett.report.pages.two_jobs import Exhibit, page
 from torchett.report.words import plural
 
 _SAME = {True: "the same bits", False: "NOT the same", None: "not compared"}

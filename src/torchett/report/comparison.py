@@ -10,8 +10,8 @@ from rich.text import Text
 
 from torchett.ledger.ledger import Ledger
 from torchett.model.accounts import GROUPS
+from torchett.model.durations import duration
 from torchett.report.marks import TITLES
-from torchett.report.words import seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,14 +84,14 @@ def _figures(a: Ledger, b: Ledger) -> Table:
         table.add_column(title, justify="right" if title else "left")
 
     def mean(times: tuple[int, ...]) -> str:
-        return seconds(sum(times) // len(times)) if times else "–"
+        return duration(sum(times) // len(times)) if times else "–"
 
     def start(ns: int | None) -> str:
-        return "never" if ns is None else seconds(ns)
+        return "never" if ns is None else duration(ns)
 
     table.add_row("Time to Start", start(a.time_to_start_ns), start(b.time_to_start_ns))
     table.add_row("Time to Recover", mean(a.time_to_recover_ns), mean(b.time_to_recover_ns))
-    table.add_row("Number of Failures", str(a.number_of_failures), str(b.number_of_failures))
+    table.add_row("Number of Failures", a.failures_said, b.failures_said)
     table.add_row("rank-seconds", f"{a.rank_ns / 1e9:,.1f}", f"{b.rank_ns / 1e9:,.1f}")
     return table
 

@@ -8,18 +8,24 @@ from rich.text import Text
 
 from torchett.ledger.history import History
 from torchett.ledger.ledger import AttemptLedger, Ledger
-from torchett.ledger.losses import FailureCost, failure_costs
-from torchett.ledger.spread import RankSpread, spread, straggler
-from torchett.ledger.strips import strip
+from torchett.ledger.metrics.losses import FailureCost, failure_costs
+from torchett.ledger.metrics.spread import RankSpread, spread, straggler
+from torchett.ledger.pixels import boxes, shown_ranks
+from torchett.ledger.timeline import Timeline, timeline
 from torchett.ledger.views import Definition
 from torchett.model.accounts import GROUP_COLOURS, GROUPS, Kind, account
+from torchett.model.durations import duration
 from torchett.report.marks import TITLES, bar, cells, legend, stacked
-from torchett.report.words import percent, plural, seconds
+from torchett.report.sections.long_steps import long_steps_line
+from torchett.report.words import percent, plural
 
 _STACKED, _BAR, _STRIP = 100, 30, 50  # cells where there is room; they give way to figures
 _SMALL = 0.0005  # of all: accounts below this share a line
 _MOST_ATTEMPTS = 12  # of a job with more, the first and last are shown
 _MOST_RANKS = 8
+_LONGEST_CAUSE = 44
+_MUCH = 0.10  # of all: so much unattributed time deserves a word
+_STRIP_RANKS = 16  # that an attempt's strip is drawn from
 _SILENT_NS = 60_000_000_000  # launchers beat every second; hosts' clocks may differ a little
 
 
@@ -38,13 +44,13 @@ def job_report(
         lambda width: [
             *_headline(ledger, history, definition, width, now_ns),
             Text(),
-            _tree(ledger, width),
+            account_tree(ledger, width),
             Text(),
             *_attempts(ledger, history, width),
             *_failures(ledger),
             *_ranks(history),
             *details,
-            *_notes(ledger, history),
+            *_notes(ledger, history, definition),
         ]
     )
 
@@ -72,51 +78,56 @@ def _headline(
     facts = [
         plural(ledger.ranks, "rank"),
         plural(len(ledger.attempts), "attempt"),
-        f"{seconds(ledger.window_ns)} of wall time",
+        f"{duration(ledger.window_ns)} of wall time",
     ]
     if ledger.window.live:
         silent_ns = 0 if now_ns is None else now_ns - ledger.window.end_ns
         silent = silent_ns > _SILENT_NS
-        facts.append(f"no sign of life for {seconds(silent_ns)}" if silent else "still running")
+        facts.append(f"no sign of life for {duration(silent_ns)}" if silent else "still running")
     if ledger.window.queue_ns:
-        facts.append(f"{seconds(ledger.window.queue_ns)} in the queue before")
+        facts.append(f"{duration(ledger.window.queue_ns)} in the queue before")
     if ledger.window.requeue_ns:
-        facts.append(f"{seconds(ledger.window.requeue_ns)} requeued")
+        facts.append(f"{duration(ledger.window.requeue_ns)} requeued")
+    unsure = long_steps_line(ledger, history.rows)
     return [
         top,
+        *(Text(warning, style="bold yellow") for warning in history.warnings),
+        *([] if unsure is None else [Text(unsure, style="yellow")]),
         Text(" · ".join(facts), style="dim"),
         stacked(ledger.groups, min(width, _STACKED)),
         legend(),
         Text(),
-        _l1(ledger),
+        key_figures(ledger),
     ]
 
 
-def _l1(ledger: Ledger) -> Text:
+def key_figures(ledger: Ledger) -> Text:
     """Time to Start, Time to Recover, Number of Failures, and how far training got."""
     start = ledger.time_to_start_ns
     recover = ledger.time_to_recover_ns
     text = Text("Time to Start ")
-    text.append("never" if start is None else seconds(start), style="bold")
+    text.append("never" if start is None else duration(start), style="bold")
     if recover:
         text.append("   Time to Recover ")
-        mean = seconds(sum(recover) // len(recover))
+        mean = duration(sum(recover) // len(recover))
         text.append(mean if len(recover) == 1 else f"{mean} (mean of {len(recover)})", style="bold")
     text.append("   Number of Failures ")
-    text.append(str(ledger.number_of_failures), style="bold")
-    if ledger.failures["user"]:
-        text.append(f" (and {ledger.failures['user']} by the user)")
+    count, _, by_user = ledger.failures_said.partition(" ")
+    text.append(count, style="bold")
+    if by_user:
+        text.append(f" {by_user}")
     if ledger.last_step is not None:
         text.append("   last step ")
         text.append(f"{ledger.last_step:,}", style="bold")
         if ledger.last_durable_step >= 0:
             text.append(f" (saved: {ledger.last_durable_step:,})")
     if ledger.at_risk_ns:
-        text.append(f"   at risk {seconds(ledger.at_risk_ns)}")
+        text.append(f"   at risk {duration(ledger.at_risk_ns)}")
     return text
 
 
-def _tree(ledger: Ledger, width: int) -> Table:
+def account_tree(ledger: Ledger, width: int) -> Table:
+    """Every account with its rank-seconds, group by group, and their sum."""
     whole = ledger.rank_ns
     figures = max(len("rank-seconds"), len(f"{whole / 1e9:,.2f}"))
     cells = max(1, min(_BAR, width - figures - 38))  # beside them: a name and a percentage
@@ -174,39 +185,32 @@ def _attempts(ledger: Ledger, history: History, width: int) -> list[RenderableTy
     table.add_column("ended")
     longest = max(ledger.attempts[i].tenure.hi_ns - ledger.attempts[i].tenure.lo_ns for i in shown)
     room = max(1, min(_STRIP, width - 54))
-    stepped = (i for i, attempt in enumerate(ledger.attempts) if attempt.first_step is not None)
-    started = next(stepped, count)
+    segments = timeline(ledger, history, shown_ranks(ledger.ranks, _STRIP_RANKS))
     for i in shown:
         attempt = ledger.attempts[i]
         if i and i - 1 not in shown:
             table.add_row("…", f"{count - len(shown)} more", "", "", "")
-        table.add_row(*_attempt_row(ledger, history, attempt, longest, room, i > started))
+        mine = segments.take(segments.attempt == attempt.tenure.attempt.number)
+        table.add_row(*_attempt_row(history, attempt, mine, longest, room))
     return [table, Text()]
 
 
 def _attempt_row(
-    ledger: Ledger,
-    history: History,
-    attempt: AttemptLedger,
-    longest: int,
-    room: int,
-    started: bool,
-) -> tuple[str, Text, str, str, str]:
+    history: History, attempt: AttemptLedger, segments: Timeline, longest: int, room: int
+) -> tuple[str, Text, str, str, Text]:
     tenure = attempt.tenure
     number = tenure.attempt.number
     lasted = tenure.hi_ns - tenure.lo_ns
     width = max(1, round(room * lasted / longest)) if longest else 1
-    lost = [loss.first_step for loss in ledger.losses if loss.attempt == number]
-    owners = strip(attempt, history.rows, min(lost, default=None), width) if lasted else []
     steps = history.rows.is_step & (history.rows.attempt == number)
     span = ""
     if attempt.first_step is not None:
         last = int((history.rows.index + history.rows.count)[steps].max()) - 1
         span = _span(attempt.first_step, last)
-    cause = tenure.attempt.cause
-    ended = tenure.state if cause is None else f"{tenure.state}: {cause}"
-    marks = cells(owners, history.accounts.names, started)
-    return str(number), marks, seconds(lasted), span, ended
+    cause = _cause(tenure.attempt.cause, tenure.attempt.failed_rank, tenure.attempt.ranks)
+    ended = Text(tenure.state if cause is None else f"{tenure.state}: {cause}")
+    marks = cells(boxes(segments, tenure.lo_ns, tenure.hi_ns, width))
+    return str(number), marks, duration(lasted), span, ended
 
 
 def _failures(ledger: Ledger) -> list[RenderableType]:
@@ -220,15 +224,25 @@ def _failures(ledger: Ledger) -> list[RenderableType]:
     table.add_column("")
     worst = sorted(costs, key=lambda c: -c.total_ns)[:_MOST_ATTEMPTS]
     for cost in sorted(worst, key=lambda c: c.attempt):
-        table.add_row(*_failure_row(cost))
+        table.add_row(*_failure_row(cost, ledger.ranks))
     if len(costs) > len(worst):
         rest = sum(c.total_ns for c in costs) - sum(c.total_ns for c in worst)
         table.add_row(f"{len(costs) - len(worst)} more", f"{rest / 1e9:,.2f}", "", "", "", "", "")
     return [table, Text()]
 
 
-def _failure_row(cost: FailureCost) -> tuple[str, ...]:
-    what = f"attempt {cost.attempt} {cost.cause or cost.state} ({cost.domain})"
+def _cause(cause: str | None, rank: int | None, ranks: int) -> str | None:
+    """A cause on part of a line, with the rank it was seen on: an exception may say a lot."""
+    if cause is None:
+        return None
+    words = " ".join(cause.split())
+    short = words if len(words) <= _LONGEST_CAUSE else f"{words[: _LONGEST_CAUSE - 1]}…"
+    return short if rank is None or ranks == 1 else f"rank {rank}: {short}"
+
+
+def _failure_row(cost: FailureCost, ranks: int) -> tuple[Text | str, ...]:
+    cause = _cause(cost.cause, cost.failed_rank, ranks) or cost.state
+    what = Text(f"attempt {cost.attempt} {cause} ({cost.domain})")
     times = (cost.total_ns, cost.detect_ns, cost.restart_gap_ns, cost.start_again_ns)
     steps = ""
     if cost.lost_steps is not None:
@@ -245,11 +259,13 @@ def _ranks(history: History) -> list[RenderableType]:
     if not spreads:
         return []
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("step times", "steps", "least", "median", "longest", "begins late by"):
+    titles = ["step times", "steps", "least", "median", "longest", "behind first rank"]
+    shown = titles if len(spreads) > 1 else titles[:-1]
+    for title in shown:
         table.add_column(title, justify="left" if title == "step times" else "right")
     by_median = sorted(spreads, key=lambda s: -s.median_s)[:_MOST_RANKS]
     for one in sorted(by_median, key=lambda s: s.rank):
-        table.add_row(*_rank_row(one))
+        table.add_row(*_rank_row(one)[: len(shown)])
     if len(spreads) > len(by_median):
         table.add_row(f"{len(spreads) - len(by_median)} faster ranks", "", "", "", "", "")
     found = straggler(spreads)
@@ -257,24 +273,33 @@ def _ranks(history: History) -> list[RenderableType]:
     if found is not None:
         why = "begins its steps" if found.begins_late else "takes"
         how = "later than the first rank" if found.begins_late else "longer than the others"
-        by = seconds(round(found.by_s * 1e9))
+        by = duration(round(found.by_s * 1e9))
         said = [Text(f"straggler: rank {found.rank} {why} {by} {how}", style="bold")]
     return [table, *said, Text()]
 
 
 def _rank_row(one: RankSpread) -> tuple[str, ...]:
     times = (one.least_s, one.median_s, one.longest_s, one.late_s)
-    return (f"rank {one.rank}", f"{one.steps:,}", *(seconds(round(t * 1e9)) for t in times))
+    return (f"rank {one.rank}", f"{one.steps:,}", *(duration(round(t * 1e9)) for t in times))
 
 
-def _notes(ledger: Ledger, history: History) -> list[RenderableType]:
+def _notes(ledger: Ledger, history: History, definition: Definition) -> list[RenderableType]:
     notes = list(history.notes)
     if ledger.estimated_ns:
-        notes.append(f"{seconds(ledger.estimated_ns)} were split inside a folded block, estimated")
-    share = ledger.groups["unattributed"] / ledger.rank_ns if ledger.rank_ns else 0
-    if share > 0.10:
         notes.append(
-            "more than a tenth is unattributed: mark start-up with `with ett.stage(…)`, and call"
+            f"{duration(ledger.estimated_ns)} are estimated: a restart resumed inside a block of"
+            " steps, which count as equally long"
+        )
+    if definition.estimated(ledger, history.rows):
+        notes.append(
+            "the headline is an estimate: the first lost step is inside a block of steps that the"
+            " record keeps as one"
+        )
+    share = ledger.groups["unattributed"] / ledger.rank_ns if ledger.rank_ns else 0
+    if share > _MUCH:
+        notes.append(
+            history.unrecorded
+            or "more than a tenth is unattributed: mark start-up with `with ett.stage(…)`, and call"
             " ett.init() in every rank"
         )
     said = [Text(f"note: {note}", style="yellow") for note in notes]

@@ -1,10 +1,11 @@
 """How accounts look in a terminal: a colour each, and a mark a group where there is no colour."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from rich.text import Text
 
+from torchett.ledger.pixels import Box
 from torchett.model.accounts import GROUP_COLOURS, GROUPS, Kind, account
 
 MARKS: Final[dict[Kind, str]] = {
@@ -46,16 +47,11 @@ def stacked(groups: dict[str, int], width: int) -> Text:
     return text
 
 
-def cells(accounts: Sequence[int], names: Sequence[str], recovering: bool) -> Text:
-    """A strip: one mark a cell, coloured by its account."""
+def cells(boxes: Iterable[Box]) -> Text:
+    """A strip: one mark a cell, by its group, in its account's colour."""
     text = Text()
-    for number in accounts:
-        name = names[number]
-        known = account(name)
-        kind = known.kind
-        if recovering and kind == "start":
-            kind = "recover"
-        text.append(MARKS[kind], style=known.colour)
+    for box in boxes:
+        text.append(MARKS[box.group] * (box.end - box.begin), style=account(box.account).colour)
     return text
 
 

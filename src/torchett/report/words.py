@@ -1,20 +1,19 @@
 """Numbers as people read them."""
 
 
-def seconds(ns: int) -> str:
-    """A duration with three figures that matter: 840 ms, 12.3 s, 4.2 min, 3.1 h, 12 d."""
-    s = ns / 1e9
-    if s < 0.9995:
-        return f"{s * 1e3:.3g} ms" if s else "0 s"
-    for limit, size, unit in ((120, 1, "s"), (7200, 60, "min"), (48 * 3600, 3600, "h")):
-        if s < limit:
-            return f"{s / size:.1f} {unit}" if s / size < 100 else f"{s / size:.0f} {unit}"
-    return f"{s / 86400:.1f} d"
-
-
 def percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f}%" if whole else "–"
 
 
 def plural(count: int, word: str) -> str:
     return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+
+
+def size(bytes_: int) -> str:
+    """Bytes with three figures that matter: 512 B, 3.4 kB, 12.3 MB, 4.2 GB."""
+    value = float(bytes_)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} TB"

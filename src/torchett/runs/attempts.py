@@ -2,27 +2,27 @@
 
 launcher    start ──────────────────────────────────────── end, outcome
 agent         └ restart 0 ── ✗ └ restart 1 ───────────────┘
-attempts      0 (vanished)       1 (ended as the launcher says)
+rank          └ life 0 ──────┘ └ life 0 ✗ life 1 ─────────┘    begun anew in the same process
+attempts      0 (vanished)       1          2 (ended as the launcher says)
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from torchett.ledger.window import complaint
-from torchett.model.values import Attempt
-from torchett.runs.flights import Flight
+from torchett.ledger.rules.window import complaint
+from torchett.model.first_failure import RankEnd, first_failure
+from torchett.model.values import RESUMED_FROM, Attempt, ResumedFrom
+from torchett.runs.flight_records import Flight, Key
 from torchett.runs.launchers import Clocks, Launch, Launches
-
-Key = tuple[int, int]  # the launcher's attempt, the agent's restart inside it
 
 
 def numbered(launches: Launches, flights: Iterable[Flight]) -> dict[Key, int]:
     """A number for every attempt; an imported job keeps its own."""
-    keys = {(flight.attempt, flight.restart) for flight in flights}
+    keys = {flight.key for flight in flights}
     if launches.imported:
-        return {(number, 0): number for number, _ in launches.attempts}
-    keys |= set(launches.attempts)
+        return {(number, 0, 0): number for number, _ in launches.attempts}
+    keys |= {(attempt, restart, 0) for attempt, restart in launches.attempts}
     return {key: number for number, key in enumerate(sorted(keys))}
 
 
@@ -31,21 +31,33 @@ def attempts_of(
 ) -> tuple[tuple[Attempt, ...], list[str]]:
     """The attempts in order, and what had to be put right to make them follow each other."""
     ranks_of = defaultdict[Key, list[Flight]](list)
+    ends_of = defaultdict[Key, list[RankEnd]](list)
     for flight in flights:
-        ranks_of[flight.attempt, flight.restart].append(flight)
-    last_restart = dict(sorted(numbers))
+        ranks_of[flight.key].append(flight)
+        ends_of[flight.key] += _raised(flight, clocks)
+    last_life = {key[:2]: key[2] for key in sorted(numbers)}
+    last_restart = {key[0]: key[1:] for key in sorted(numbers)}
+    for failure in launches.failures:
+        where = failure.attempt, failure.restart
+        ends_of[*where, last_life.get(where, 0)].append(failure.end)
     widest = max((f.ranks for fs in ranks_of.values() for f in fs), default=1)
     ranks = launches.ranks or widest
     attempts: list[Attempt] = []
     notes: list[str] = []
     for key, number in sorted(numbers.items(), key=lambda item: item[1]):
-        final = last_restart[key[0]] == key[1]
-        end = launches.ends.get(key[0]) if final else None
-        found = _attempt(number, launches.attempts.get(key), end, ranks_of[key], ranks, clocks)
-        if found is not None and not _launched(launches, key[0]):
+        is_last_life = last_life[key[:2]] == key[2]
+        end = launches.ends.get(key[0]) if last_restart[key[0]] == key[1:] else None
+        launch = launches.attempts.get(key[:2])
+        if launch is not None:
+            launch = _of_life(launch, first=key[2] == 0, last=is_last_life)
+        found = _attempt(number, launch, end, ranks_of[key], ranks, clocks)
+        if found is not None and not (_launched(launches, key[0]) and is_last_life):
             found = _ended_by_itself(found, ranks_of[key], clocks)
         if found is None:
             continue
+        source = _resumed_from(ranks_of[key]) or (launch.resumed_from if launch else None)
+        found = replace(found, resumed_from=source)
+        found = _with_cause(found, first_failure(ends_of[key]))
         fixed, note = _following(attempts[-1] if attempts else None, found)
         attempts.append(fixed)
         notes += [note] if note else []
@@ -57,6 +69,26 @@ def _launched(launches: Launches, attempt: int) -> bool:
     return attempt in launches.ends or any(number == attempt for number, _ in launches.attempts)
 
 
+def _of_life(launch: Launch, *, first: bool, last: bool) -> Launch:
+    """What the launcher says of one life of the ranks: when the first began, how the last ended."""
+    known = launch
+    if not first:
+        known = replace(known, start_ns=None, submitted_ns=None, allocated_ns=None)
+    if not last:
+        known = replace(known, end_ns=None, outcome=None, cause=None, domain=None)
+    return known
+
+
+def _resumed_from(flights: Iterable[Flight]) -> ResumedFrom | None:
+    """Where the state of these ranks came from, by the lowest rank that says so."""
+    for flight in sorted(flights, key=lambda flight: flight.rank):
+        for kind, fact in flight.facts:
+            if kind == "resumed" and fact.get("from") in RESUMED_FROM:
+                source: ResumedFrom = fact["from"]
+                return source
+    return None
+
+
 def _attempt(
     number: int,
     launch: Launch | None,
@@ -65,7 +97,7 @@ def _attempt(
     ranks: int,
     clocks: Clocks,
 ) -> Attempt | None:
-    """One attempt; None if nobody knows when it began."""
+    """One attempt; None if its begin is unknown."""
     began = [flight.began_ns + clocks.offset_ns(flight.anchor) for flight in flights]
     wide = max((flight.ranks for flight in flights), default=ranks)
     if launch is not None and launch.start_ns is not None:
@@ -94,13 +126,31 @@ def _ended_by_itself(attempt: Attempt, flights: list[Flight], clocks: Clocks) ->
     if len({f.rank for f in flights}) < attempt.ranks or None in exits:
         return attempt
     ends = [f.exit["exit_ns"] + clocks.offset_ns(f.anchor) for f in flights if f.exit]
-    raised = any("error" in (fact or {}) for fact in exits)
-    return replace(
-        attempt,
-        end_ns=max(ends),
-        outcome="failed" if raised else "success",
-        cause="user_code_exception" if raised else None,
-    )
+    raised = any({"error", "interrupted"} & set(fact or {}) for fact in exits)
+    return replace(attempt, end_ns=max(ends), outcome="failed" if raised else "success")
+
+
+def _raised(flight: Flight, clocks: Clocks) -> Iterator[RankEnd]:
+    """The exception that ended this rank, as its record has it."""
+    fact = flight.exit or {}
+    if fact.get("error"):
+        at = int(fact["exit_ns"]) + clocks.offset_ns(flight.anchor)
+        yield RankEnd(rank=flight.rank, cause=str(fact["error"]), t_ns=at, raised=True)
+
+
+def _with_cause(attempt: Attempt, first: RankEnd | None) -> Attempt:
+    """The attempt with what its ranks say of its end, where an exit status says less."""
+    if attempt.outcome != "failed" or first is None:
+        return attempt
+    vague = attempt.cause is None or attempt.cause.startswith("exit_")
+    if first.raised:  # Python's own exit status for it, and torchrun's for its ranks'
+        vague = attempt.cause in (None, "exit_1")
+    if vague:
+        domain = attempt.domain or first.domain
+        return replace(attempt, cause=first.cause, domain=domain, failed_rank=first.rank)
+    if attempt.cause == first.cause:
+        return replace(attempt, failed_rank=first.rank)
+    return attempt
 
 
 def _following(previous: Attempt | None, attempt: Attempt) -> tuple[Attempt, str | None]:

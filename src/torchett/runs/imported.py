@@ -12,10 +12,10 @@ import numpy as np
 from torchett.ledger.history import History
 from torchett.model.accounts import NAMES
 from torchett.model.errors import RunError
-from torchett.record.attempts import FORMAT as ATTEMPTS
-from torchett.record.attempts import attempts_path
+from torchett.record.attempt_log import FORMAT as ATTEMPTS
+from torchett.record.attempt_log import attempts_path
 from torchett.record.clock import Anchor
-from torchett.record.layout import (
+from torchett.record.flight.format import (
     BACKGROUND,
     CHECKPOINT,
     FRAMES,
@@ -25,7 +25,7 @@ from torchett.record.layout import (
     chunk,
     header_line,
 )
-from torchett.runs.flights import FRAME_DTYPE, FURTHEST_NS
+from torchett.runs.flight_records import FRAME_DTYPE, FURTHEST_NS
 
 
 def write_run(history: History, run: Path) -> None:
@@ -75,6 +75,7 @@ def _attempt_lines(history: History) -> list[str]:
                 "submitted_ns": attempt.submitted_ns,
                 "allocated_ns": attempt.allocated_ns,
                 "ranks": attempt.ranks,
+                "resumed_from": attempt.resumed_from,
             }
         )
         if attempt.end_ns is not None:

@@ -1,4 +1,4 @@
-"""Launchers' logs read back: what attempts there were, and how far each host's clock is off."""
+"""Reads launchers' logs: the attempts, and the offset of each host's clock."""
 
 import json
 from collections.abc import Iterator
@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from torchett.model.causes import DOMAINS, OUTCOMES, Domain, Outcome
-from torchett.record.attempts import FORMAT, last_beat
+from torchett.model.first_failure import RankEnd
+from torchett.model.values import RESUMED_FROM, ResumedFrom
+from torchett.record.attempt_log import FORMAT, last_beat
 from torchett.record.clock import Anchor
+from torchett.runs.folder import RunFiles, files_of
 
 _JUMP_NS = 100_000_000
 _NOT_A_FACT = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
@@ -59,17 +62,33 @@ class Launch:
     outcome: Outcome | None = None
     cause: str | None = None
     domain: Domain | None = None
+    resumed_from: ResumedFrom | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFailure:
+    """A rank that an agent (of any node) or the rank itself found failed, in which attempt."""
+
+    attempt: int
+    restart: int
+    end: RankEnd
 
 
 @dataclass(slots=True, kw_only=True)
 class Launches:
-    """All that the launchers of a run have written."""
+    """Everything that the launchers of a run have written."""
 
     job: str | None = None
     ranks: int | None = None
     imported: bool = False
+    as_is: bool = False  # the last command ran untouched
+    disabled: bool = False  # with ETT_DISABLE=1
+    command: tuple[str, ...] = ()  # the last one
+    levers: frozenset[str] = frozenset()  # that `ett run` had on for it
+    labels: dict[str, str] = field(default_factory=dict)  # team, model, queue, …: the last wins
     attempts: dict[tuple[int, int], Launch] = field(default_factory=dict)  # attempt, restart
     ends: dict[int, Launch] = field(default_factory=dict)  # attempt: how its last restart ended
+    failures: list[RankFailure] = field(default_factory=list)
     now_ns: int | None = None
     standby_bytes: dict[str, int] = field(default_factory=dict)  # node → most that standbys held
     notes: list[str] = field(default_factory=list)
@@ -79,12 +98,25 @@ class Launches:
             yield f"standbys of node {node} held {held / 2**20:.0f} MiB of memory"
 
 
-def read_launches(run: Path, clocks: Clocks) -> Launches:
-    """The launches of a run; `clocks` learns its anchors and offsets."""
+def read_launches(run: Path, clocks: Clocks, files: RunFiles | None = None) -> Launches:
+    """The launches of a run; adds their anchors and offsets to `clocks`."""
     launches = Launches()
-    for path in sorted(run.glob("attempts-*.jsonl")):
+    files = files or files_of(run)
+    for path in files.logs:
         _read_log(path, path.stem.removeprefix("attempts-"), launches, clocks)
+    for path in files.crashes:
+        _read_crash(path, launches, clocks)
     return launches
+
+
+def _read_crash(path: Path, launches: Launches, clocks: Clocks) -> None:
+    """What a rank wrote that raised before its record was open."""
+    try:
+        fact = json.loads(path.read_bytes())
+        offset_ns = clocks.offset_ns(Anchor.from_json(fact["anchor"]))
+        launches.failures.append(_failure(fact, offset_ns))
+    except (OSError, *_NOT_A_FACT):
+        launches.notes.append(f"{path}: expected what a rank raised, skipped")
 
 
 def _read_log(path: Path, node: str, launches: Launches, clocks: Clocks) -> None:
@@ -108,6 +140,8 @@ def _read_log(path: Path, node: str, launches: Launches, clocks: Clocks) -> None
             elif fact["event"] == "standbys":
                 held = max(launches.standby_bytes.get(node, 0), _whole(fact, "bytes") or 0)
                 launches.standby_bytes[node] = held
+            elif fact["event"] == "failure":
+                launches.failures.append(_failure(fact, clocks.offset_ns(anchor)))
             elif node == "0":
                 _take_event(fact, clocks.offset_ns(anchor), launches)
         except _NOT_A_FACT:
@@ -126,7 +160,21 @@ def _take_head(fact: dict[str, Any], node: str, launches: Launches, clocks: Cloc
         launches.job = str(fact["job"])
         launches.ranks = _whole(fact, "ranks") or launches.ranks
         launches.imported = bool(fact.get("imported"))
+        launches.as_is, launches.disabled = bool(fact.get("as_is")), bool(fact.get("disabled"))
+        launches.command = tuple(map(str, fact.get("command") or ()))
+        launches.levers = frozenset(map(str, fact.get("levers") or ()))
+        labels = fact.get("labels")
+        if isinstance(labels, dict):
+            launches.labels |= {str(key): str(value) for key, value in labels.items()}
     return anchor
+
+
+def _failure(fact: dict[str, Any], offset_ns: int) -> RankFailure:
+    rank, t_ns = _whole(fact, "rank") or 0, _whole(fact, "t_ns") or 0
+    text, raised = fact.get("error"), "error" in fact
+    end = RankEnd(rank=rank, cause=str(text or fact["cause"]), t_ns=t_ns + offset_ns, raised=raised)
+    attempt, restart = _whole(fact, "attempt") or 0, _whole(fact, "restart") or 0
+    return RankFailure(attempt=attempt, restart=restart, end=end)
 
 
 def _take_event(fact: dict[str, Any], offset_ns: int, launches: Launches) -> None:
@@ -146,6 +194,8 @@ def _take_event(fact: dict[str, Any], offset_ns: int, launches: Launches) -> Non
         launch.start_ns = time("t_ns")
         launch.submitted_ns, launch.allocated_ns = time("submitted_ns"), time("allocated_ns")
         launch.ranks = _whole(fact, "ranks")
+        if fact.get("resumed_from") in RESUMED_FROM:
+            launch.resumed_from = fact["resumed_from"]
     elif fact["event"] == "end":
         if fact["outcome"] not in OUTCOMES or fact.get("domain") not in (None, *DOMAINS):
             raise ValueError(fact)

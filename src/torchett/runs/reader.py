@@ -22,17 +22,29 @@ from torchett.ledger.ledger import Ledger
 from torchett.ledger.rows import AccountTable, Batch, Rows
 from torchett.model.errors import RunError
 from torchett.model.values import Checkpoint, Job
-from torchett.record.attempts import last_beat
+from torchett.record.attempt_log import last_beat
+from torchett.record.flight.seal import seal_if_left_behind
 from torchett.runs.attempts import attempts_of, numbered
-from torchett.runs.flights import Flight, hole_rows, log_rows, open_flight, open_rows, ring_rows
+from torchett.runs.flight_records import (
+    Flight,
+    Key,
+    hole_rows,
+    log_rows,
+    open_flight,
+    open_rows,
+    ring_rows,
+)
+from torchett.runs.folder import RunFiles, files_of
 from torchett.runs.launchers import Clocks, Launches, read_launches
+from torchett.runs.unrecorded import why_unrecorded
 
+SHIPPED = ".shipped"  # lies in a run folder that came from another host
 _MOST_HINTS = 5  # of what hooks noted for the reader
 
 
 @dataclass(frozen=True, slots=True)
 class _Placing:
-    """How a record's rows were posted: if this changes, they must be posted anew."""
+    """How a record's rows were posted: if this changes, they must be posted again."""
 
     offset_ns: int
     number: int
@@ -41,10 +53,17 @@ class _Placing:
 class RunReader:
     """A run that may still be growing."""
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, *, shipped: bool = False) -> None:
+        """`shipped`: the folder came from elsewhere, so that no file beside it is its own."""
         self.run = run
+        self._shipped = shipped or os.path.exists(run / SHIPPED)
         self.notes: list[str] = []
         self.asides: list[str] = []
+        self.warnings: list[str] = []  # why the headline may be wrong
+        self.unrecorded: str | None = None
+        self.labels: dict[str, str] = {}
+        self.command: tuple[str, ...] = ()
+        self.levers: frozenset[str] = frozenset()
         self.job = Job(name=run.name, ranks=1)
         self.now_ns: int | None = None
         self._flights: dict[Path, Flight] = {}
@@ -57,12 +76,12 @@ class RunReader:
     def poll(self) -> "RunReader":
         """Read what has been written since the last poll."""
         try:
-            os.listdir(self.run)
+            files = files_of(self.run)
         except OSError as error:
             raise RunError(f"{self.run}: not readable: {error.strerror}") from None
         clocks = Clocks()
-        launches = read_launches(self.run, clocks)
-        unreadable = list(self._read_flights())
+        launches = read_launches(self.run, clocks, files)
+        unreadable = list(self._read_flights(files))
         if not launches.attempts and not self._flights:
             raise RunError(next(iter(unreadable), f"{self.run}: expected a run, found no record"))
         for flight in sorted(self._flights.values(), key=lambda f: f.anchor.wall_ns):
@@ -71,9 +90,7 @@ class RunReader:
         flights = [flight for path, flight in self._flights.items() if path not in rivals]
         numbers = numbered(launches, flights)
         placing = {
-            flight.path: _Placing(
-                clocks.offset_ns(flight.anchor), numbers.get((flight.attempt, flight.restart), 0)
-            )
+            flight.path: _Placing(clocks.offset_ns(flight.anchor), numbers.get(flight.key, 0))
             for flight in flights
         }
         if any(placing.get(path) != posted for path, posted in self._placing.items()):
@@ -83,6 +100,8 @@ class RunReader:
         attempts, moved = attempts_of(launches, flights, numbers, clocks)
         ranks = launches.ranks or max((attempt.ranks for attempt in attempts), default=1)
         self.job = Job(name=launches.job or self.run.name, ranks=ranks, attempts=attempts)
+        self.labels = launches.labels
+        self.command, self.levers = launches.command, launches.levers
         self.now_ns = launches.now_ns or max(self._beats(flights), default=None)
         self._take_logs(flights, launches)
         self._take_rings(flights)
@@ -96,7 +115,9 @@ class RunReader:
             self.notes += flight.problems()
         self.notes += unreadable
         self.asides = list(launches.asides())
+        self.unrecorded = why_unrecorded(self.run, launches, flights, attempts)
         self.notes += list(dict.fromkeys(_hints(flights)))[:_MOST_HINTS]
+        self.warnings = list(dict.fromkeys(_unseen_restarts(flights)))[:_MOST_HINTS]
         return self
 
     def ledger(self) -> Ledger:
@@ -104,20 +125,23 @@ class RunReader:
         return self._books.settle(self.job, self.now_ns, self._provisional)
 
     def history(self) -> History:
-        """All that the last poll knows, in one piece."""
+        """The whole history, as of the last poll."""
         return History(
             job=self.job,
             rows=Rows.joined([*(batch.rows for batch in self._posted), self._provisional.rows]),
             accounts=self._accounts,
-            checkpoints=tuple(
-                checkpoint
-                for batch in (*self._posted, self._provisional)
-                for checkpoint in batch.checkpoints
-            ),
+            checkpoints=tuple(self.checkpoints()),
             now_ns=self.now_ns,
             notes=tuple(self.notes),
             asides=tuple(self.asides),
+            unrecorded=self.unrecorded,
+            warnings=tuple(self.warnings),
         )
+
+    def checkpoints(self) -> Iterator[Checkpoint]:
+        """Every checkpoint that became durable, as of the last poll."""
+        for batch in (*self._posted, self._provisional):
+            yield from batch.checkpoints
 
     @property
     def beats(self) -> bool:
@@ -155,14 +179,16 @@ class RunReader:
         self._accounts = AccountTable()
         self._books = Books(self._accounts)
 
-    def _read_flights(self) -> Iterator[str]:
+    def _read_flights(self, files: RunFiles) -> Iterator[str]:
         """Poll every record of the folder; a line for each that cannot be read."""
-        for path in sorted(self.run.glob("attempt-*/rank-*.ett")):
-            flight = self._flights.get(path) or open_flight(path)
+        for path in files.records:
+            flight = self._flights.get(path) or open_flight(path, shipped=self._shipped)
             if isinstance(flight, str):
                 yield flight
                 continue
             try:
+                if not (flight.closed or flight.sealed or flight.header.get("launched")):
+                    seal_if_left_behind(path, flight.header)
                 flight.poll()
             except OSError as error:
                 yield f"{path}: not readable: {error.strerror}"
@@ -225,12 +251,23 @@ class RunReader:
 
 
 def _hints(flights: Iterable[Flight]) -> Iterator[str]:
-    """What hooks did not understand; of a rank that failed little is to be understood."""
+    """What hooks did not recognise, except of ranks that failed."""
     for flight in flights:
         if "error" not in (flight.exit or {}):
             for kind, fact in flight.facts:
                 if kind == "hint":
                     yield str(fact.get("says"))
+
+
+def _unseen_restarts(flights: Iterable[Flight]) -> Iterator[str]:
+    """Libraries that let healthy ranks go on after a failure, where nothing records how."""
+    for flight in flights:
+        for kind, fact in flight.facts:
+            if kind == "unseen_restarts":
+                yield (
+                    f"{fact.get('library')} restarts training inside processes in a way that is not"
+                    " recorded: failures, lost steps and waits may count as effective"
+                )
 
 
 def _in_attempt(rows: Rows, number: int) -> Rows:
@@ -242,10 +279,10 @@ def _rivals(flights: list[Flight]) -> Iterator[tuple[Path, str]]:
 
     Processes that were the same rank one after the other are both kept.
     """
-    claims = defaultdict[tuple[int, int, int], list[Flight]](list)
+    claims = defaultdict[tuple[Key, int], list[Flight]](list)
     for flight in flights:
-        claims[flight.attempt, flight.restart, flight.rank].append(flight)
-    for (attempt, _, rank), rivals in claims.items():
+        claims[flight.key, flight.rank].append(flight)
+    for ((attempt, _, _), rank), rivals in claims.items():
         kept: list[Flight] = []
         for flight in sorted(rivals, key=lambda f: (-f.reach - len(f.ring), f.began_ns)):
             clash = next((k for k in kept if _at_once(k, flight)), None)

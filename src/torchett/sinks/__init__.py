@@ -1,1 +1,1 @@
-"""Sinks: a run's ledger written where other tools look: TensorBoard, W&B, MLflow, Perfetto."""
+"""Sinks: a run's ledger in the formats of TensorBoard, W&B, MLflow, Perfetto and other tools."""

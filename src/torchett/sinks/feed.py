@@ -1,4 +1,4 @@
-"""Feeding a sink: a finished run at once, a running one as it goes."""
+"""Writes a run to a sink: a finished run at once, a running one point by point."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -8,35 +8,35 @@ from torchett.ledger.ledger import Ledger
 from torchett.runs.reader import RunReader
 from torchett.sinks.scalars import Point, now, points
 
-_OVER = 2  # looks at a job without a running attempt, until it counts as over
+_OVER = 2  # a job has ended if this many polls find no running attempt
 
 
 class Sink(Protocol):
-    """Where scalars go; made for one job."""
+    """Receives the scalars of one job."""
 
     def log(self, point: Point) -> None: ...
 
     def close(self, ledger: Ledger) -> None:
-        """Write the final figures, and finish."""
+        """Write the final figures and close the output."""
 
 
 def write(sink: Sink, ledger: Ledger, history: History) -> None:
-    """All of a run, at points spread over its time."""
+    """Write a whole run, at points spread over its time."""
     for point in points(ledger, history):
         sink.log(point)
     sink.close(ledger)
 
 
 def follow(sink: Sink, reader: RunReader, wait: Callable[[], None]) -> None:
-    """A point at every look, until the job is over; between two attempts it is waited for."""
-    looks = 0
+    """Write a point at every poll until the job has ended; continues between two attempts."""
+    polls = 0
     try:
-        while looks < _OVER:
+        while polls < _OVER:
             ledger = reader.poll().ledger()
             sink.log(now(ledger))
-            looks = 0 if ledger.window.live else looks + 1
-            if looks < _OVER:
+            polls = 0 if ledger.window.live else polls + 1
+            if polls < _OVER:
                 wait()
     except KeyboardInterrupt:
-        pass  # what was seen so far is finished below
+        pass  # the final figures are still written
     sink.close(reader.ledger())

@@ -1,4 +1,4 @@
-"""A run as an MLflow run in a local store, to be seen with `mlflow ui --backend-store-uri DIR`."""
+"""A run as an MLflow run in a local store; show it with `mlflow ui --backend-store-uri DIR`."""
 
 import os
 from pathlib import Path
@@ -8,11 +8,11 @@ from torchett.ledger.ledger import Ledger
 from torchett.model.errors import RunError
 from torchett.sinks.scalars import Point, final
 
-_BATCH = 1000  # the most metrics MLflow takes at once
+_BATCH = 1000  # MLflow's limit of metrics in one call
 
 
 class MLflow:
-    """One run of the experiment `torchett` in a folder's store."""
+    """One run of the experiment `torchett`, in a store in a folder."""
 
     def __init__(self, folder: Path, ledger: Ledger) -> None:
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
@@ -54,5 +54,5 @@ class MLflow:
 
 
 def _ms(wall_s: float) -> int:
-    """Milliseconds since the epoch; a job on a clock of its own may begin before it."""
+    """Milliseconds since the epoch, at least 0: an imported job may have another clock."""
     return max(0, int(wall_s * 1000))

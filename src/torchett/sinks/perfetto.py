@@ -1,6 +1,6 @@
-"""A run as Chrome-trace JSON, for ui.perfetto.dev: one track per rank, a slice per account.
+"""A run as Chrome-trace JSON for ui.perfetto.dev: a track for each rank, a slice for each segment.
 
-Slices are exact and sum to the ledger. In a long job neighbours of one account are joined.
+The slices are exact and sum to the ledger. In a long job, neighbours of one account are joined.
 """
 
 import json
@@ -11,11 +11,11 @@ from typing import Any
 
 from torchett.ledger.history import History
 from torchett.ledger.ledger import Ledger
-from torchett.ledger.slices import Slice, slices
+from torchett.ledger.timeline import Segment, timeline
 from torchett.model.errors import RunError
 
-_MOST_STEPS = 200_000  # written one by one up to here
-# Names that Chrome's viewer has colours for; Perfetto takes the category.
+_MOST_STEPS = 200_000  # with more steps, slices are joined
+# Names of colours in Chrome's viewer. Perfetto chooses the colour by the category.
 _COLOURS = {
     "effective": "good",
     "start": "rail_load",
@@ -34,7 +34,7 @@ def write(ledger: Ledger, history: History) -> Iterator[str]:
     yield '{"displayTimeUnit": "ms", "traceEvents": [\n'
     for event in _names(ledger):
         yield _line(event)
-    found: Iterable[Slice] = slices(ledger, history)
+    found: Iterable[Segment] = timeline(ledger, history).segments()
     if int(history.rows.is_step.sum()) > _MOST_STEPS:
         found = _joined(found)
     sums: Counter[str] = Counter()
@@ -42,7 +42,7 @@ def write(ledger: Ledger, history: History) -> Iterator[str]:
         sums[piece.account] += piece.t1_ns - piece.t0_ns
         yield _line(_slice(piece, zero))
     if dict(sums) != ledger.accounts:
-        raise RunError(f"{ledger.job}: the slices of its trace do not sum to the ledger")
+        raise RunError(f"{ledger.job}: the segments of its trace do not sum to the ledger")
     for event in _marks(ledger, history, zero):
         yield _line(event)
     totals = {name: ns / 1e9 for name, ns in ledger.accounts.items()}
@@ -56,7 +56,7 @@ def _line(event: dict[str, Any], last: bool = False) -> str:
     return json.dumps(event, ensure_ascii=False) + ("\n" if last else ",\n")
 
 
-def _slice(piece: Slice, zero: int) -> dict[str, Any]:
+def _slice(piece: Segment, zero: int) -> dict[str, Any]:
     args: dict[str, Any] = {"attempt": piece.attempt, "account": piece.account}
     name = piece.account
     if piece.step is not None:
@@ -87,7 +87,7 @@ def _names(ledger: Ledger) -> Iterator[dict[str, Any]]:
 
 
 def _marks(ledger: Ledger, history: History, zero: int) -> Iterator[dict[str, Any]]:
-    """Attempts and durable checkpoints, on the job's own track."""
+    """Attempts and durable checkpoints, on the track of the job."""
     for attempt in ledger.attempts:
         tenure = attempt.tenure
         cause = tenure.attempt.cause
@@ -113,9 +113,9 @@ def _marks(ledger: Ledger, history: History, zero: int) -> Iterator[dict[str, An
         }
 
 
-def _joined(found: Iterable[Slice]) -> Iterator[Slice]:
-    """Neighbours of one account in one lane as one slice."""
-    held: Slice | None = None
+def _joined(found: Iterable[Segment]) -> Iterator[Segment]:
+    """The segments, with neighbours of one account in one lane joined."""
+    held: Segment | None = None
     for piece in found:
         if held is not None and (
             (held.attempt, held.rank, held.account, held.group, held.t1_ns)

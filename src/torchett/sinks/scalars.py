@@ -1,12 +1,11 @@
-"""What every sink shows: ETT% and groups as they grew over the job, and its final figures.
+"""The scalars of every sink: ETT% and the groups' seconds over time, and the final figures.
 
-ett/percent          of the time up to each point
+ett/percent          ETT% up to each point
 ett/seconds/GROUP    rank-seconds up to each point
 ett/step_seconds     the median step between two points
-final figures        as `ett report --json` has them, flattened
+final figures        those of `ett report --json`, flattened
 """
 
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,8 @@ import numpy.typing as npt
 
 from torchett.ledger.history import History
 from torchett.ledger.ledger import Ledger
-from torchett.ledger.slices import slices
+from torchett.ledger.pixels import time_upto
+from torchett.ledger.timeline import timeline
 from torchett.model.accounts import GROUPS
 
 POINTS = 100
@@ -23,7 +23,7 @@ POINTS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """Scalars at one time: seconds since the job's window began, and on the wall clock."""
+    """Scalars at one time, in seconds since the begin of the job's window and on the wall clock."""
 
     at_s: float
     wall_s: float
@@ -31,7 +31,7 @@ class Point:
 
 
 def points(ledger: Ledger, history: History, count: int = POINTS) -> list[Point]:
-    """The job's scalars at `count` times, the last of them its end."""
+    """The job's scalars at `count` times; the last one is its end."""
     lo, hi = ledger.window.start_ns, ledger.window.end_ns
     if hi <= lo:
         return []
@@ -51,7 +51,7 @@ def points(ledger: Ledger, history: History, count: int = POINTS) -> list[Point]
 
 
 def now(ledger: Ledger) -> Point:
-    """The scalars as of the ledger, of a run on the wall clock."""
+    """The scalars of a ledger whose run is on the wall clock."""
     values = {"ett/percent": ledger.ett_percent}
     values |= {f"ett/seconds/{group}": ns / 1e9 for group, ns in ledger.groups.items()}
     return Point(at_s=ledger.window_ns / 1e9, wall_s=ledger.window.end_ns / 1e9, values=values)
@@ -61,31 +61,17 @@ def _grown(
     ledger: Ledger, history: History, times: npt.NDArray[np.int64]
 ) -> dict[str, npt.NDArray[np.float64]]:
     """Group → rank-nanoseconds up to each time."""
-    pieces: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
-    for piece in slices(ledger, history):
-        pieces[piece.group].append((piece.t0_ns, piece.t1_ns))
-    grown: dict[str, npt.NDArray[np.float64]] = {}
-    low = int(times[0])
-    at = (times - low).astype(np.float64)
-    for group in GROUPS:
-        edges = np.array(pieces[group], dtype=np.int64).reshape(-1, 2) - low
-        # Time up to t: what has begun by then less what is over by then, each measured to t.
-        begun, over = (_measured(np.sort(edges[:, k]).astype(np.float64), at) for k in (0, 1))
-        grown[group] = begun - over
-    return grown
-
-
-def _measured(
-    since: npt.NDArray[np.float64], at: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
-    """At each time: the sum of how long ago each of the earlier `since` (sorted) was."""
-    before = np.searchsorted(since, at, "right")
-    sums = np.concatenate(([0.0], np.cumsum(since)))
-    return np.asarray(before * at - sums[before], dtype=np.float64)
+    found = timeline(ledger, history)
+    edges = np.concatenate(([ledger.window.start_ns], times))
+    return {
+        group: time_upto(found.t0_ns[mine], found.t1_ns[mine], edges)[1:]
+        for place, group in enumerate(GROUPS)
+        for mine in (found.group == place,)
+    }
 
 
 def _paces(history: History, lo: int, times: npt.NDArray[np.int64]) -> dict[int, float]:
-    """The median duration of the steps that ended in each stretch, where any did."""
+    """The median duration of the steps that ended in each interval; none without such steps."""
     steps = history.rows.take(history.rows.is_step)
     cell = np.searchsorted(times, steps.t1_ns, "left")
     order = np.argsort(cell, kind="stable")
@@ -99,7 +85,7 @@ def _paces(history: History, lo: int, times: npt.NDArray[np.int64]) -> dict[int,
 
 
 def final(ledger: Ledger) -> dict[str, float]:
-    """The report's figures by one flat name each."""
+    """The report's figures by flat names."""
     out: dict[str, float] = {}
 
     def take(name: str, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""A run as TensorBoard event files: scalars over the job, final figures, the accounts as text."""
+"""A run as TensorBoard event files: scalars over time, final figures, the accounts as text."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from torchett.sinks.scalars import Point, final
 
 
 class TensorBoard:
-    """Event files in a folder; a point's step is its whole second in the job."""
+    """Event files in a folder; the step of a point is its second in the job."""
 
     def __init__(self, folder: Path, ledger: Ledger) -> None:
         self._writer = _writer(folder)

@@ -1,4 +1,4 @@
-"""A run as an offline run of Weights & Biases, to be sent with `wandb sync DIR/wandb/…`."""
+"""A run as an offline run of Weights & Biases; send it with `wandb sync DIR/wandb/…`."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ from torchett.sinks.scalars import Point, final
 
 
 class WandB:
-    """One offline run in a folder; WANDB_PROJECT and the like say where it belongs."""
+    """One offline run in a folder; WANDB_PROJECT and similar variables are used."""
 
     def __init__(self, folder: Path, ledger: Ledger) -> None:
         try:

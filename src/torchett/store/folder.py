@@ -2,16 +2,19 @@
 
 import os
 import stat
+import uuid
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from torchett.store.atomic import write_whole
 from torchett.store.lease import lease
-from torchett.store.places import StoreError, checked
-from torchett.store.whole import write_whole
+from torchett.store.open_store import StoreError, checked
+
+_CHUNK = 8 << 20
 
 
 class FolderStore:
-    """Files in a folder; one that is not there is made with the first write, for us alone."""
+    """Files in a folder. The first write makes a missing folder, with access for this user only."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -27,11 +30,37 @@ class FolderStore:
 
     def write(self, name: str, data: bytes) -> None:
         path = self.root / checked(name)
-        self._make()
-        if not path.parent.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.parent.chmod(stat.S_IMODE(self.root.stat().st_mode))
+        self._make_for(path)
         write_whole(path, data, mode=self._mode())
+
+    def create(self, name: str, data: bytes) -> bool:
+        path = self.root / checked(name)
+        self._make_for(path)
+        draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        write_whole(draft, data, mode=self._mode())
+        try:
+            os.link(draft, path)  # atomic, and fails if the file exists
+        except FileExistsError:
+            return False
+        finally:
+            draft.unlink()
+        return True
+
+    def size(self, name: str) -> int | None:
+        try:
+            return (self.root / checked(name)).stat().st_size
+        except FileNotFoundError:
+            return None
+
+    def write_file(self, name: str, path: Path) -> None:
+        target = self.root / checked(name)
+        self._make_for(target)
+        with open(path, "rb") as file:
+            write_whole(target, iter(lambda: file.read(_CHUNK), b""), mode=self._mode())
+
+    def read_file(self, name: str, path: Path) -> None:
+        with open(self.root / checked(name), "rb") as file:
+            write_whole(path, iter(lambda: file.read(_CHUNK), b""), durable=False)
 
     def names(self, under: str = "") -> list[str]:
         top = self.root / checked(under) if under else self.root
@@ -51,7 +80,7 @@ class FolderStore:
         return lease(path, timeout_s=timeout_s, mode=self._mode())
 
     def private(self) -> bool:
-        """Ours, and not writable by the group or by others; one not made yet will be."""
+        """Whether only this user can write to the folder. One that is missing will be private."""
         try:
             found = self.root.stat()
         except FileNotFoundError:
@@ -59,8 +88,15 @@ class FolderStore:
         return found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
     def _mode(self) -> int:
-        """Files are as open to others as the folder is: in a private one they are private."""
+        """The mode of new files: others may read and write them as they may the folder."""
         return 0o600 | (0o066 & stat.S_IMODE(self.root.stat().st_mode))
+
+    def _make_for(self, path: Path) -> None:
+        """Make the folder of a file, with the mode of the root."""
+        self._make()
+        if not path.parent.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.chmod(stat.S_IMODE(self.root.stat().st_mode))
 
     def _make(self) -> None:
         if not self.root.exists():

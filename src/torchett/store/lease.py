@@ -1,11 +1,11 @@
-"""A lease: one process at a time, and no longer than it lives.
+"""A lease on a file: held by one process at a time, and released when the process ends.
 
     process A   ├─ lease ───── work ─────┤
     process B        ├┄ waits ┄┄┄┄┄┄┄┄┄┄┄├─ lease ─ sees that the work is done ─┤
 
-The kernel holds the lock for an open file, so a holder that is killed gives it back at once. A
-process that is forked meanwhile (a loader's worker) has the file open, too: closing it is not
-enough to give the lease back.
+The kernel ties the lock to the open file, so it is released at once when the holder is killed. A
+process forked meanwhile (a loader's worker) inherits the file descriptor. Closing ours is then not
+enough: the lock is released explicitly.
 """
 
 import errno
@@ -18,16 +18,16 @@ from pathlib import Path
 
 
 class BusyError(Exception):
-    """Another process held the lease for longer than we were ready to wait."""
+    """Another process held the lease until our timeout."""
 
 
 @contextmanager
 def lease(
     path: Path, *, timeout_s: float, poll_s: float = 0.02, mode: int = 0o600
 ) -> Iterator[None]:
-    """Hold the lease that this file stands for; `BusyError` if it cannot be had in time.
+    """Hold the lease of this file; `BusyError` after `timeout_s`.
 
-    Where the file system knows no locks (ENOLCK, ENOSYS), the body runs without one.
+    On a file system without locks (ENOLCK, ENOSYS) the body runs without one.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)

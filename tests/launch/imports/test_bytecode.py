@@ -11,8 +11,8 @@ import pytest
 
 from torchett.launch.imports import bytecode
 from torchett.launch.imports.ahead import sources
-from torchett.launch.levers import Levers
-from torchett.record.boarding import SITE
+from torchett.launch.settings.levers import Levers
+from torchett.record.plugins import SITE
 
 TELL = "import sys, torch; print(torch.answer, sys.pycache_prefix, torch.__spec__.cached)"
 
@@ -26,12 +26,12 @@ def image(tmp_path: Path) -> Path:
     return package
 
 
-def aboard(image: Path, folder: Path, **more: str) -> str:
+def with_plugin(image: Path, folder: Path, **more: str) -> str:
     """What a boarded process says that imports torch from that installation."""
     src = str(Path(bytecode.__file__).parents[2])
     env = {k: v for k, v in os.environ.items() if not k.startswith(("ETT_", "PYTHONDONT"))}
     env |= {"PYTHONPATH": os.pathsep.join((SITE, str(image.parent), src))}
-    env |= {"ETT_BOARD": "torchett.launch.imports.bytecode", "ETT_BYTECODE": str(folder), **more}
+    env |= {"ETT_PLUGINS": "torchett.launch.imports.bytecode", "ETT_BYTECODE": str(folder), **more}
     command = [sys.executable, "-c", TELL]
     return subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout
 
@@ -41,7 +41,7 @@ def test_an_image_without_bytecode_gets_it_in_the_folder(
     image: Path, tmp_path: Path, forbidden: str
 ) -> None:
     folder = tmp_path / "kept"
-    said = aboard(image, folder, PYTHONDONTWRITEBYTECODE=forbidden).split()
+    said = with_plugin(image, folder, PYTHONDONTWRITEBYTECODE=forbidden).split()
     assert said[:2] == ["42", str(folder)]
     assert Path(said[2]).is_file()
     assert folder in Path(said[2]).parents
@@ -52,22 +52,22 @@ def test_what_was_kept_is_read_again_and_not_if_the_source_has_changed(
     image: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "kept"
-    kept = Path(aboard(image, folder).split()[2])
+    kept = Path(with_plugin(image, folder).split()[2])
     written = kept.stat().st_mtime_ns
-    aboard(image, folder)
+    with_plugin(image, folder)
     assert kept.stat().st_mtime_ns == written
     (image / "__init__.py").write_text("answer = 4711\n")
-    assert aboard(image, folder).startswith("4711 ")
+    assert with_plugin(image, folder).startswith("4711 ")
 
 
 def test_python_is_left_alone_where_torch_has_bytecode(image: Path, tmp_path: Path) -> None:
     py_compile.compile(str(image / "__init__.py"))
-    assert " None " in aboard(image, tmp_path / "kept")
+    assert " None " in with_plugin(image, tmp_path / "kept")
     assert not (tmp_path / "kept").exists()
 
 
 def test_it_can_be_turned_off(image: Path, tmp_path: Path) -> None:
-    assert " None " in aboard(image, tmp_path / "kept", ETT_BYTECODE="0")
+    assert " None " in with_plugin(image, tmp_path / "kept", ETT_BYTECODE="0")
 
 
 def test_a_folder_that_others_can_write_to_is_not_used(image: Path, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_folder_that_others_can_write_to_is_not_used(image: Path, tmp_path: Pa
     folder = tmp_path / "open"
     folder.mkdir()
     folder.chmod(0o777)
-    assert " None " in aboard(image, folder)
+    assert " None " in with_plugin(image, folder)
 
 
 def test_many_cores_compile_ahead_and_only_once(
@@ -125,8 +125,8 @@ def test_a_job_has_it_unless_its_command_is_to_stay_as_it_is(
 ) -> None:
     monkeypatch.setenv("ETT_BYTECODE", "/chosen")
     assert Levers().settings["ETT_BYTECODE"] == "/chosen"
-    assert "torchett.launch.imports.bytecode" in Levers().aboard
-    off = dict.fromkeys(("hooks", "pins", "bytecode", "light_batches", "meeting"), False)
+    assert "torchett.launch.imports.bytecode" in Levers().plugins
+    off = dict.fromkeys(("hooks", "pins", "bytecode"), False)
     as_is = Levers(**off)
-    assert as_is.aboard == ()
+    assert as_is.plugins == ()
     assert "ETT_BYTECODE" not in as_is.settings

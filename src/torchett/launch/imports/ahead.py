@@ -1,9 +1,9 @@
-"""Compiles packages to bytecode by many processes, what torch imports first before the rest.
+"""Compiles packages to bytecode with many processes, in the order in which torch imports them.
 
     python -X pycache_prefix=DIR ahead.py PROCESSES FOLDER…
 
-A script that imports nothing of ours: whoever imports torch begins at the same moment, and finds
-bytecode where these are ahead of it. What cannot be compiled is left to whoever imports it.
+A script that imports nothing of ours. The import of torch begins at the same moment, and finds
+bytecode where these are ahead of it. What cannot be compiled is left to the import.
 """
 
 import os

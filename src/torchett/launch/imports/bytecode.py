@@ -16,21 +16,24 @@ import sys
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import TYPE_CHECKING
 
+from torchett.record.patches import install
+
 if TYPE_CHECKING:
     import subprocess
 
-_SIDE_BY_SIDE = 8  # cores from which on compiling ahead of whoever imports is worth it
+_SIDE_BY_SIDE = 8  # cores from which on compiling ahead of the import is worth it
 _PACKAGES = ("torch", "torchgen", "numpy", "sympy", "mpmath", "networkx", "triton")
 
 
-def board() -> None:
+def install_plugin() -> None:
     """Read and write bytecode in the folder of ETT_BYTECODE if torch has none of its own."""
     folder = os.environ.get("ETT_BYTECODE", "0")
     if folder == "0" or sys.pycache_prefix is not None:
         return
     torch = PathFinder.find_spec("torch")
     if torch is not None and not _has_bytecode(torch) and is_private(folder):
-        sys.pycache_prefix, sys.dont_write_bytecode = folder, False
+        install("sys:pycache_prefix", lambda _: folder)
+        install("sys:dont_write_bytecode", lambda _: False)
 
 
 def compile_ahead() -> "subprocess.Popen[bytes] | None":
@@ -53,13 +56,13 @@ def compile_ahead() -> "subprocess.Popen[bytes] | None":
 
 
 def stop(ahead: "subprocess.Popen[bytes] | None") -> None:
-    """End what compiles ahead: nobody is left to import it."""
+    """End the processes that compile ahead: no rank is left to import it."""
     if ahead is not None and ahead.poll() is None:
         os.killpg(ahead.pid, signal.SIGKILL)
 
 
 def usual_folder() -> str:
-    """The folder if nobody chose one."""
+    """The default folder."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return os.path.join(home, "torchett", "bytecode")
 
@@ -70,7 +73,7 @@ def _has_bytecode(spec: ModuleSpec) -> bool:
 
 
 def is_private(folder: str) -> bool:
-    """Whether nobody else can write there: what lies there is run."""
+    """Whether no other user can write there: its content is executed."""
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         found = os.stat(folder)
@@ -80,5 +83,5 @@ def is_private(folder: str) -> bool:
 
 
 def is_ours(found: os.stat_result) -> bool:
-    """Whether a file or folder is this user's, and nobody else can write to it."""
+    """Whether a file or folder is this user's, and no other user can write to it."""
     return found.st_uid == os.geteuid() and not found.st_mode & 0o022

@@ -1,4 +1,4 @@
-"""Adapters: one file per framework, each imported only by those who use that framework.
+"""Adapters: one file per framework, each imported only where its framework is used.
 
     lightning      EttCallback() in Trainer(callbacks=[…]); by itself under `ett run`
     transformers   EttCallback() in Trainer(callbacks=[…]); or report_to="torchett"

@@ -9,13 +9,15 @@ Steps lie between two calls of `log`; those before the first are not known, so u
 hooks' steps are finer. Every rank records.
 """
 
-import functools
+from collections.abc import Callable
 from typing import Any
 
 from accelerate.tracking import GeneralTracker
 
 from torchett.record import api
-from torchett.record.adapters.phases import Phases, harmless, open_record
+from torchett.record.adapters.phases import OpenPhases, harmless, open_record
+from torchett.record.patches import install_on
+from torchett.record.recorder import StepTimer
 
 
 class EttTracker(GeneralTracker):  # type: ignore[misc]
@@ -27,8 +29,9 @@ class EttTracker(GeneralTracker):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self.phases = Phases()
+        self.phases = OpenPhases()
         self._last: int | None = None
+        self._step: StepTimer | None = None  # from the last call of `log` on
 
     @property
     def tracker(self) -> "EttTracker":
@@ -43,28 +46,36 @@ class EttTracker(GeneralTracker):  # type: ignore[misc]
         if step is None:
             return
         last = self._last
-        if last is not None and step > last:
-            # One timer times all steps: told again, it keeps its beginning and learns how many.
-            api.step(last + 1, int(step) - last).__exit__(None, None, None)
+        if last is not None and step > last and self._step is not None:
+            self._step.over(int(step) - last)
+            self._step = None
         if last is None or step != last:
             self._last = int(step)
-            api.step(self._last + 1).__enter__()
+            if self._step is not None:
+                self._step.void()
+            self._step = api.step(self._last + 1)
+            self._step.__enter__()
 
     def watch(self, accelerator: Any) -> None:
         """Time `save_state` and `load_state`; a save holds the last step that was logged."""
-        save, load = accelerator.save_state, accelerator.load_state
 
-        @functools.wraps(save)
-        def saving(*args: Any, **kwargs: Any) -> Any:
-            with api.blocked("checkpoint_blocked"):
-                done = save(*args, **kwargs)
-            if self._last is not None:
-                api.checkpoint_durable(self._last)
-            return done
+        def make_saving(save: Callable[..., Any]) -> Callable[..., Any]:
+            def saving(*args: Any, **kwargs: Any) -> Any:
+                with api.blocked("checkpoint_blocked"):
+                    done = save(*args, **kwargs)
+                if self._last is not None:
+                    api.checkpoint_durable(self._last)
+                return done
 
-        @functools.wraps(load)
-        def loading(*args: Any, **kwargs: Any) -> Any:
-            with api.blocked("checkpoint_restore"):
-                return load(*args, **kwargs)
+            return saving
 
-        accelerator.save_state, accelerator.load_state = saving, loading
+        def make_loading(load: Callable[..., Any]) -> Callable[..., Any]:
+            def loading(*args: Any, **kwargs: Any) -> Any:
+                with api.blocked("checkpoint_restore"):
+                    return load(*args, **kwargs)
+
+            return loading
+
+        own = "accelerate.accelerator:Accelerator"
+        install_on(accelerator, f"{own}.save_state", make_saving)
+        install_on(accelerator, f"{own}.load_state", make_loading)

@@ -8,19 +8,19 @@ A step runs from the first forward pass after the last step to the `step()` that
 accumulation of gradients (or is one `train_batch` of a pipeline). Its number is `global_steps`.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 from torchett.record import api
-from torchett.record.adapters.phases import Phases, harmless, open_record
+from torchett.record.adapters.phases import OpenPhases, harmless, open_record
+from torchett.record.patches import install_on
 
 
-class Watch:
-    """What is seen of one engine."""
+class EngineHooks:
+    """Records the steps and checkpoints of one engine."""
 
     def __init__(self, engine: Any) -> None:
-        self.phases = Phases()
+        self.phases = OpenPhases()
         self._engine = engine
 
     @harmless
@@ -43,29 +43,27 @@ class Watch:
 def watched(engine: Any) -> Any:
     """The same engine, watched."""
     open_record()
-    watch = Watch(engine)
+    watch = EngineHooks(engine)
 
     def around(name: str, before: Callable[[], None], account: str | None = None) -> None:
-        plain = getattr(engine, name, None)
-        if plain is None:
-            return
-
-        @functools.wraps(plain)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            steps = engine.global_steps
-            before()
-            if account is None:
-                result = plain(*args, **kwargs)
-            else:
-                with api.blocked(account):
+        def make(plain: Callable[..., Any]) -> Callable[..., Any]:
+            def called(*args: Any, **kwargs: Any) -> Any:
+                steps = engine.global_steps
+                before()
+                if account is None:
                     result = plain(*args, **kwargs)
-            if name == "save_checkpoint":
-                watch.saved()
-            elif account is None:
-                watch.may_have_ended(steps)
-            return result
+                else:
+                    with api.blocked(account):
+                        result = plain(*args, **kwargs)
+                if name == "save_checkpoint":
+                    watch.saved()
+                elif account is None:
+                    watch.may_have_ended(steps)
+                return result
 
-        setattr(engine, name, called)
+            return called
+
+        install_on(engine, f"deepspeed.runtime.engine:DeepSpeedEngine.{name}", make)
 
     # A module calls its `forward` by that name: an attribute of the instance is found first.
     around("forward", lambda: watch.begins() if engine.training else None)

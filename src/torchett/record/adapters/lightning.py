@@ -12,21 +12,23 @@ Under `ett run` the callback is added by itself, through the entry point group
 
 import functools
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torchett.record import api
-from torchett.record.adapters.phases import Phases, harmless, open_record
+from torchett.record.adapters.phases import OpenPhases, harmless, open_record
+from torchett.record.patches import install_on
 
 if TYPE_CHECKING:
     EttCallback: Any
 
 
-class Watch:
+class CallbackHooks:
     """The hooks; mixed into whichever package's Callback is in use."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.phases = Phases()
+        self.phases = OpenPhases()
         self._steps_before = -1
         self._saves: Any = None
 
@@ -34,23 +36,24 @@ class Watch:
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if stage != "fit" or self._saves is trainer:
             return
-        if next(c for c in trainer.callbacks if isinstance(c, Watch)) is not self:
-            self.phases.off = True  # the user's own, and the one that `ett run` brings
+        if next(c for c in trainer.callbacks if isinstance(c, CallbackHooks)) is not self:
+            self.phases.off = True  # the user's own callback, and the one that `ett run` adds
             return
         open_record()
         self._saves = trainer
-        save = trainer.save_checkpoint
 
-        @functools.wraps(save)
-        def saving(*args: Any, **kwargs: Any) -> Any:
-            if self.phases.off:
-                return save(*args, **kwargs)
-            with api.blocked("checkpoint_blocked"):
-                done = save(*args, **kwargs)
-            self._saved(trainer)
-            return done
+        def make(save: Callable[..., Any]) -> Callable[..., Any]:
+            def saving(*args: Any, **kwargs: Any) -> Any:
+                if self.phases.off:
+                    return save(*args, **kwargs)
+                with api.blocked("checkpoint_blocked"):
+                    done = save(*args, **kwargs)
+                self._saved(trainer)
+                return done
 
-        trainer.save_checkpoint = saving
+            return saving
+
+        install_on(trainer, "lightning.pytorch.trainer.trainer:Trainer.save_checkpoint", make)
 
     @harmless
     def _saved(self, trainer: Any) -> None:
@@ -140,7 +143,11 @@ def pytorch_lightning_callbacks() -> list[Any]:
 
 @functools.cache
 def _class(base: type) -> type:
-    return type("EttCallback", (Watch, base), {"__doc__": Watch.__doc__, "__module__": __name__})
+    return type(
+        "EttCallback",
+        (CallbackHooks, base),
+        {"__doc__": CallbackHooks.__doc__, "__module__": __name__},
+    )
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Phases that begin in one callback and end in another."""
+"""Spans that begin in one callback and end in another."""
 
 import functools
 import logging
@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from torchett.record import api
 from torchett.record.clock import now_ns
+from torchett.record.recorder import StepTimer
 
 F = TypeVar("F", bound=Callable[..., Any])
 log = logging.getLogger("torchett")
@@ -23,25 +24,25 @@ def open_record() -> None:
     api.init()
 
 
-class Phases:
-    """What is open at the moment: spans by account, and at most one step."""
+class OpenPhases:
+    """The open spans by account, and at most one open step."""
 
     def __init__(self) -> None:
         self.off = False
         self._spans: dict[str, AbstractContextManager[None]] = {}
-        self._step: AbstractContextManager[None] | None = None
+        self._step: StepTimer | None = None
         self._idle_ns: int | None = None
         self._stepped = False
 
     def begin(self, account: str) -> None:
-        """From now on time counts under `account`."""
+        """Begin a span under `account`."""
         if account not in self._spans:
             span = api.blocked(account)
             span.__enter__()
             self._spans[account] = span
 
     def end(self, account: str) -> None:
-        """No longer; nothing if it was not begun."""
+        """End the span under `account`; no-op if it was not begun."""
         span = self._spans.pop(account, None)
         if span is not None:
             span.__exit__(None, None, None)
@@ -70,7 +71,9 @@ class Phases:
             self._step, self._stepped = None, True
 
     def step_is_void(self) -> None:
-        """What was begun as a step was none."""
+        """Discard the step that was begun."""
+        if self._step is not None:
+            self._step.void()
         self._step = None
 
     def idle(self) -> None:
@@ -78,7 +81,7 @@ class Phases:
         self._idle_ns = now_ns()
 
     def busy(self) -> None:
-        """The loop does something else than waiting."""
+        """The loop no longer waits for data."""
         self._idle_ns = None
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
 
-from torchett.record.adapters.phases import Phases, harmless
-from torchett.record.attempts import AttemptLog, append_fact, attempts_path
+from torchett.record.adapters.phases import OpenPhases, harmless
+from torchett.record.attempt_log import AttemptLog, append_fact, attempts_path
 from torchett.record.clock import anchor, now_ns
 from torchett.record.identity import runs_folder, safe_name
 
@@ -24,10 +24,10 @@ log = logging.getLogger("torchett")
 
 
 class EttCallback(WorkerGroupCallback, ControllerCallback):  # type: ignore[misc]
-    """One job of Ray Train, told to its workers and to the run folder."""
+    """One job of Ray Train, recorded by its workers and in the run folder."""
 
     def __init__(self) -> None:
-        self.phases = Phases()
+        self.phases = OpenPhases()
         self._log: AttemptLog | None = None
         self._launched: int | None = None
         self._path: Path | None = None
@@ -42,7 +42,8 @@ class EttCallback(WorkerGroupCallback, ControllerCallback):  # type: ignore[misc
         given = os.environ.get("ETT_RUN")
         self._launched = int(os.environ.get("ETT_ATTEMPT", "0")) if given else None
         name = str(train_run_context.get_run_config().name or "ray")
-        self._job = os.environ.get("ETT_JOB") or safe_name(name)
+        name = os.environ.get("ETT_JOB") or name
+        self._job = name if given is not None else safe_name(name)
         self._run = (Path(given) if given else runs_folder(os.environ) / self._job).absolute()
         # Under `ett run` the attempts are its launcher's: then worker groups are its restarts,
         # and written into its log if this process shares its clock.

@@ -7,34 +7,37 @@
 Waiting for the loader is data_wait, however many batches the pipeline fetches ahead.
 """
 
-import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torchett.record import api
 from torchett.record.adapters.phases import open_record
 from torchett.record.clock import now_ns
+from torchett.record.patches import install_on
+
+_PIPELINES = "torchrec.distributed.train_pipeline.train_pipelines"
 
 
 def watched(pipeline: Any, start: int = 0) -> Any:
     """The same pipeline; its steps are numbered from `start`."""
     open_record()
-    progress = pipeline.progress
     state = _State(start)
 
-    @functools.wraps(progress)
-    def stepping(dataloader_iter: Iterator[Any], *args: Any, **kwargs: Any) -> Any:
-        with api.step(state.index):  # the end of the data is raised: no step then
-            result = progress(state.timed(dataloader_iter), *args, **kwargs)
-        state.index += 1
-        return result
+    def make(progress: Callable[..., Any]) -> Callable[..., Any]:
+        def stepping(dataloader_iter: Iterator[Any], *args: Any, **kwargs: Any) -> Any:
+            with api.step(state.index):  # the end of the data is raised: no step then
+                result = progress(state.timed(dataloader_iter), *args, **kwargs)
+            state.index += 1
+            return result
 
-    pipeline.progress = stepping
+        return stepping
+
+    install_on(pipeline, f"{_PIPELINES}:TrainPipeline.progress", make)
     return pipeline
 
 
 class _State:
-    """Which step is next, and one timed iterator for each that is handed in."""
+    """The next step's number, and a timed wrapper for each iterator."""
 
     def __init__(self, start: int) -> None:
         self.index = start

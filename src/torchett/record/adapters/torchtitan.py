@@ -10,7 +10,7 @@ import logging
 from typing import Any
 
 from torchett.record import api
-from torchett.record.adapters.phases import Phases, harmless, open_record
+from torchett.record.adapters.phases import OpenPhases, harmless, open_record
 
 _SPANS = {
     "torch_distributed_init": "process_group_init",
@@ -26,7 +26,7 @@ class EttHandler(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.phases = Phases()
+        self.phases = OpenPhases()
         self._fetched = self._optimized = self._raised = False
 
     @harmless

@@ -11,12 +11,13 @@ or, after `import torchett.record.adapters.transformers`, TrainingArguments(repo
 import weakref
 from typing import Any
 
+import transformers.integrations.integration_utils  # noqa: F401  (to be patched)
 from transformers import TrainerCallback
-from transformers.integrations import integration_utils
 
 from torchett.record import api
-from torchett.record.adapters.phases import Phases, harmless, open_record
+from torchett.record.adapters.phases import OpenPhases, harmless, open_record
 from torchett.record.clock import now_ns
+from torchett.record.patches import install
 
 _watching: dict[int, "weakref.ref[EttCallback]"] = {}  # whose arguments → by which callback
 
@@ -25,7 +26,7 @@ class EttCallback(TrainerCallback):  # type: ignore[misc]
     """Records what a Trainer does; `global_step` is the number of the step that runs."""
 
     def __init__(self) -> None:
-        self.phases = Phases()
+        self.phases = OpenPhases()
         self._mark_ns = 0
 
     @harmless
@@ -82,4 +83,7 @@ class EttCallback(TrainerCallback):  # type: ignore[misc]
         self.phases.idle()
 
 
-integration_utils.INTEGRATION_TO_CALLBACK.setdefault("torchett", EttCallback)
+install(
+    "transformers.integrations.integration_utils:INTEGRATION_TO_CALLBACK",
+    lambda known: {"torchett": EttCallback, **known},
+)

@@ -1,26 +1,37 @@
-"""Hooks: a training script that nobody changed, watched from inside its own process.
+"""Hooks: an unchanged training script is observed from inside its own process.
 
-    board() ─► imports are timed, and each part of torch is hooked as the script imports it
-                    │ acts: a process group, a model, a fetch, a backward pass, an update, a save
+    install_plugin() ─► imports are timed, and each part of torch is hooked as it is imported
+                    │ acts: a process group, a model, a fetch, a forward or backward pass, an update
                     ▼
-    watcher   whose acts count (the thread that trains, not a loader's worker)
-    startup   acts before the loop  ─► spans of the start accounts; the first one opens the record
-    loop      acts of the loop      ─► steps, waits, evaluation
-    settled   the same, at the least cost, while one step is like the other
-    saves     checkpoints           ─► blocked and restoring time, what is durable, where it resumes
+    watcher         whose acts count (the thread that trains, not a loader's worker)
+                    acts before the loop ─► spans of the start accounts; the first opens the record
+    step_detector   acts of the loop     ─► steps, waits, evaluation
+    saves           checkpoints          ─► blocked and restoring time, what is durable, where it
+                                            resumes
+    span_writer     writes them into the record, unless the script says them itself
 
 A process that never trains opens no record. What the script says itself through torchett's own
 functions wins over what is seen here. A hook that fails turns all of them off, with one warning.
 """
 
-from torchett.record.boarding import when_imported
+from collections.abc import Callable
+from types import ModuleType
+
+from torchett.record.plugins import when_imported
 
 
-def board() -> None:
+def install_plugin() -> None:
     """Time imports from here on, and hook torch as far as the script imports it."""
-    from torchett.record.hooks import patches
+    from torchett.record.hooks import torch_hooks
     from torchett.record.hooks.watcher import watcher
 
-    watcher.come_aboard()
-    for name, patch in patches.PATCHES.items():
-        when_imported(name, patch)
+    if watcher.watch():
+        hook(torch_hooks.SAVES)
+        hook(torch_hooks.STEPS)
+
+
+def hook(hooks: dict[str, list[Callable[[ModuleType], None]]]) -> None:
+    """Hook each of these modules once it is imported."""
+    for name, patches in hooks.items():
+        for patch in patches:
+            when_imported(name, patch)

@@ -1,18 +1,18 @@
-"""Imports of the script, timed: each module that the script itself imports, with all it brings.
+"""Imports of the script, timed: each module that the script imports, with all that it imports.
 
 import torch            ├── torch ──────────────┤           one interval; what torch imports
 import numpy                                     ├ numpy ┤   is part of it
 """
 
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from torchett.record.boarding import find_behind
 from torchett.record.clock import now_ns
+from torchett.record.patches import install_finder, remove_finder
+from torchett.record.plugins import find_behind
 
 if TYPE_CHECKING:
     from importlib.abc import Loader, MetaPathFinder
@@ -21,7 +21,7 @@ else:  # their bases do nothing, and take 5 ms of every process to import
 
 Told = Callable[[str, int, int], None]
 COSTLY_NS = 1_000_000  # imports shorter than this are not worth a span
-_JOINED_NS = 2_000_000  # imports closer than this are told as one
+_JOINED_NS = 2_000_000  # imports closer than this are recorded as one
 _MOST_SPANS, _MOST_COSTS, _SLOWEST = 60, 1000, 8
 
 
@@ -49,7 +49,7 @@ class Waiting:
 
 
 class Imports(MetaPathFinder):
-    """Stands first among the finders and tells how long each outermost import took."""
+    """The first finder of sys.meta_path: times each outermost import."""
 
     def __init__(self, tell: Told) -> None:
         self._tell = tell
@@ -57,17 +57,15 @@ class Imports(MetaPathFinder):
         self._main = threading.main_thread().ident
 
     def watch(self) -> None:
-        if self not in sys.meta_path:
-            sys.meta_path.insert(0, self)
+        install_finder(self, "imports")
 
     def stop(self) -> None:
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
+        remove_finder(self)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """What the others find, with a loader that tells; inside another import: nothing."""
+        """The spec of the other finders, with a timed loader; None inside another import."""
         if self.busy or threading.get_ident() != self._main:
             return None
         spec = find_behind(self, fullname, path, target)
@@ -76,7 +74,7 @@ class Imports(MetaPathFinder):
         return spec
 
     def load(self, loader: Loader, module: ModuleType) -> None:
-        """Execute the module and tell how long it took, unless it is part of another one."""
+        """Execute the module and record how long it took, unless another import contains it."""
         if self.busy:
             loader.exec_module(module)
             return

@@ -1,4 +1,4 @@
-"""Checkpoints as a script makes and takes them: what they cost, and which step they hold.
+"""Checkpoints that a script saves and loads: what they cost, and which step they hold.
 
     save      ├ checkpoint_blocked ┤ durable, if it holds as much as the optimizer updates
     load      ├ checkpoint_restore ┤ if state is then put into a model or an optimizer
@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torchett.record import api
-from torchett.record.hooks.pen import Pen
+from torchett.record.hooks.span_writer import SpanWriter
 from torchett.record.recorder import Recorder
 
 log = logging.getLogger("torchett")
@@ -28,11 +28,11 @@ _MOST_LOADS = 32
 Ends = Callable[[], None]
 
 
-class Saves:
+class SaveDetector:
     """Saves and loads of one process."""
 
-    def __init__(self, pen: Pen, trained_elements: Callable[[], int]) -> None:
-        self._pen, self._trained_elements = pen, trained_elements
+    def __init__(self, writer: SpanWriter, trained_elements: Callable[[], int]) -> None:
+        self._writer, self._trained_elements = writer, trained_elements
         self._saving = False
         self.soon = -1  # a step whose save is complete once the loop goes on
         self._loads: list[tuple[int, int, Any, Any]] = []  # begin, end, source, counter
@@ -43,12 +43,12 @@ class Saves:
 
     def begins(self) -> Ends | None:
         """A save begins; None if it is part of another one."""
-        recorder = self._pen.recorder
+        recorder = self._writer.recorder
         if self._saving or not isinstance(recorder, Recorder):
             return None
         self.flush()
         self._saving = True
-        if self._pen.says("checkpoint_blocked"):
+        if self._writer.says("checkpoint_blocked"):
             return _nothing
         return recorder.open_span("checkpoint_blocked")
 
@@ -60,16 +60,17 @@ class Saves:
             return
         path = _path(target)
         if path is None:  # into memory, or a file still open: safe once it is passed on
-            self.soon = step
+            if self._trained_elements():  # else it may be anything: a part of a state, a message
+                self.soon = step
         else:
-            self._pen.durable(step)
+            self._writer.durable(step)
             self._remember(path, step)
 
     def later(self, target: Any, step: int) -> Ends:
         """What to call once a save in the background is safe."""
 
         def safe() -> None:
-            self._pen.durable(step)
+            self._writer.durable(step)
             path = _path(target)
             if path is not None:
                 self._remember(path, step)
@@ -79,7 +80,7 @@ class Saves:
     def flush(self) -> None:
         """The loop went on (or ends): what was saved before is safe."""
         if self.soon >= 0:
-            self._pen.durable(self.soon)
+            self._writer.durable(self.soon)
             self.soon = -1
 
     def loaded(self, what: Any, source: Any, t0: int, t1: int) -> bool:
@@ -92,7 +93,7 @@ class Saves:
         return False
 
     def optimizer_taken(self, optimizer: Any) -> None:
-        """Note how many updates an optimizer has behind it that has just been loaded.
+        """Read how many updates a restored optimizer has done.
 
         Now the number may be asked for even where a GPU keeps it: loading has waited for it, too.
         """
@@ -104,13 +105,13 @@ class Saves:
         if not self._loads and not self._taken:
             return False
         for begin, end, source, counter in self._loads:
-            self._pen.span("checkpoint_restore", begin, end)
+            self._writer.span("checkpoint_restore", begin, end)
             self._taken.append((source, counter))
         self._loads.clear()
-        self._pen.span("checkpoint_restore", t0, t1)
+        self._writer.span("checkpoint_restore", t0, t1)
         return True
 
-    def first_index(self, optimizer: Any) -> int:
+    def first_index(self, optimizer: Any = None) -> int:
         """The number of the first step of this process."""
         if not self._taken and not self._counts_updates:
             return 0
@@ -219,3 +220,12 @@ def _updates_done(optimizer: Any, ask: bool = False) -> int | None:
         if count is not None:
             return None
     return None
+
+
+def install_plugin() -> None:
+    """Watch saves and loads wherever a record is kept: a restart goes on at the step it loaded."""
+    from torchett.record.hooks import hook, torch_hooks
+    from torchett.record.hooks.watcher import watcher
+
+    if watcher.watch(steps=False):
+        hook(torch_hooks.SAVES)

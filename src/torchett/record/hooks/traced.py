@@ -1,6 +1,7 @@
 """What torch.compile may trace into: hooks that a compiled function sees as if they were not there.
 
-A compiled optimizer step so stays one graph, and is not seen here; see `loop` for what counts then.
+A compiled optimizer step so stays one graph, and is not seen here; see `step_detector` for what
+counts then.
 """
 
 from collections.abc import Callable
@@ -12,12 +13,8 @@ from torchett.record.hooks.watcher import watcher
 
 def make(
     torch: ModuleType,
-) -> tuple[Callable[..., None], Callable[..., None], Callable[..., Callable[..., Any]]]:
-    """The hooks before and after an update, and a wrapper for zero_grad."""
-
-    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not torch.compiler.is_dynamo_compiling():
-            watcher.update_begins(optimizer)
+) -> tuple[Callable[..., None], Callable[[Callable[..., Any]], Callable[..., Any]]]:
+    """The hook after an update, and a wrapper for zero_grad."""
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
         if not torch.compiler.is_dynamo_compiling():
@@ -29,9 +26,6 @@ def make(
                 watcher.gradients_zeroed()
             return zero_grad(self, set_to_none)
 
-        wrapped.__wrapped__ = zero_grad  # type: ignore[attr-defined]
-        for name in ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__"):
-            setattr(wrapped, name, getattr(zero_grad, name))
         return wrapped
 
-    return before, after, zeroing
+    return after, zeroing

@@ -1,8 +1,8 @@
-"""How known trainers write: which of a log's lines are steps, checkpoints, starts and ends.
+"""Log formats of known trainers: which lines are steps, checkpoints, starts and ends.
 
 Groups by name: `step` a step that is over, `first` the step that comes next, `seconds` or
 `millis` how long it took, `elapsed` a clock of the trainer's own (tqdm's), `epoch` and `size` where
-steps are counted anew in every epoch.
+steps are counted from 0 in every epoch.
 """
 
 import re

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from torchett.ledger.history import History
 from torchett.model.errors import InputError
-from torchett.runs.importers.draft import Draft, Told, Try
+from torchett.runs.importers.builder import AttemptDraft, HistoryBuilder, UserHints
 from torchett.runs.importers.ticks import Tick, pace
 
 _SAME_START_S = 1.0
@@ -44,20 +44,20 @@ class _Entry:
     lasted_s: float = 0.0
 
 
-def parse(lines: Iterable[str], name: str, job: str, told: Told) -> History:
+def parse(lines: Iterable[str], name: str, job: str, hints: UserHints) -> History:
     """The history in the entries."""
     entries = sorted(_entries(lines, name), key=lambda entry: entry.t_s)
     if not entries:
         raise InputError(f"{name}:1: expected log entries of ml-goodput-measurement, found none")
-    draft = Draft(job, name)
-    groups = list(_attempts(entries, draft.notes))
+    builder = HistoryBuilder(job, name)
+    groups = list(_attempts(entries, builder.notes))
     ticks = [[Tick(e.step, e.t_s) for e in _steps(group, [])] for group in groups]
     usual = pace(ticks)
     for group in groups:
-        _add_attempt(draft, group, usual.step_s, told.stall)
-    draft.notes.append("a step lasts until the next one starts: the last one's time is not known")
-    draft.tell(told)
-    return draft.history(told.ranks)
+        _add_attempt(builder, group, usual.step_s, hints.stall)
+    builder.notes.append("a step lasts until the next one starts: the last one's time is not known")
+    builder.apply(hints)
+    return builder.history(hints.ranks)
 
 
 def _attempts(entries: list[_Entry], notes: list[str]) -> Iterator[list[_Entry]]:
@@ -94,16 +94,18 @@ def _steps(group: list[_Entry], notes: list[str]) -> list[_Entry]:
     return kept
 
 
-def _add_attempt(draft: Draft, group: list[_Entry], usual_s: float, stall: float) -> None:
-    draft.tries.append(Try(start_s=group[0].t_s))
-    steps = _steps(group, draft.notes)
+def _add_attempt(
+    builder: HistoryBuilder, group: list[_Entry], usual_s: float, stall: float
+) -> None:
+    builder.attempts.append(AttemptDraft(start_s=group[0].t_s))
+    steps = _steps(group, builder.notes)
     first_s = steps[0].t_s if steps else math.inf
     for a, b in pairwise(steps):
         count = b.step - a.step
         took = b.t_s - a.t_s
         over = usual_s and stall and took > stall * usual_s * count
         # What a long first step did at its beginning (compiling) is not training.
-        draft.step(0, a.step, b.t_s - usual_s * count if over else a.t_s, b.t_s, count)
+        builder.step(0, a.step, b.t_s - usual_s * count if over else a.t_s, b.t_s, count)
     open_at: dict[str, float] = {}
     for entry in group:
         phase, _, edge = entry.kind.rpartition(" ")
@@ -111,15 +113,15 @@ def _add_attempt(draft: Draft, group: list[_Entry], usual_s: float, stall: float
             open_at[phase] = entry.t_s
         elif edge == "end" and phase in open_at:
             began = open_at.pop(phase)
-            draft.span(0, _account(phase, began < first_s), began, entry.t_s)
+            builder.span(0, _account(phase, began < first_s), began, entry.t_s)
         elif entry.kind == "save":
-            draft.span(0, "checkpoint_blocked", entry.t_s, entry.t_s + entry.lasted_s)
+            builder.span(0, "checkpoint_blocked", entry.t_s, entry.t_s + entry.lasted_s)
         elif entry.kind == "restore":
-            draft.span(0, "checkpoint_restore", entry.t_s, entry.t_s + entry.lasted_s)
+            builder.span(0, "checkpoint_restore", entry.t_s, entry.t_s + entry.lasted_s)
         elif entry.kind == "job_end":
-            draft.tries[-1].end_s, draft.tries[-1].outcome = entry.t_s, "success"
-    if steps and draft.tries[-1].end_s is not None:
-        draft.step(0, steps[-1].step, steps[-1].t_s, steps[-1].t_s)
+            builder.attempts[-1].end_s, builder.attempts[-1].outcome = entry.t_s, "success"
+    if steps and builder.attempts[-1].end_s is not None:
+        builder.step(0, steps[-1].step, steps[-1].t_s, steps[-1].t_s)
 
 
 def _account(phase: str, before_steps: bool) -> str:

@@ -16,9 +16,10 @@ from dataclasses import dataclass, field, replace
 
 from torchett.ledger.history import History
 from torchett.model.errors import InputError
+from torchett.runs.importers.builder import AttemptDraft, HistoryBuilder, UserHints
 from torchett.runs.importers.dialects import DIALECTS, NEVER, Dialect, around, spoken
-from torchett.runs.importers.draft import Draft, Told, Try
-from torchett.runs.importers.stamps import Reader, compiled, reader, stamp
+from torchett.runs.importers.log_clock import LogClock, named_group, step_index, step_took_s
+from torchett.runs.importers.stamps import compiled, reader, stamp
 from torchett.runs.importers.ticks import Pace, Tick, pace, runs, stalled_s
 
 _RANK = re.compile(r"^\[[a-z_]+(\d+)\]:\s?")  # torchrun's [default0]: and torch's [rank0]:
@@ -27,7 +28,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How to read the log, where a user knows better: patterns and the clock."""
+    """The user's options on how to read the log: patterns and the clock."""
 
     step: str | None = None
     time: str | None = None
@@ -43,12 +44,12 @@ class _Said:
     step: re.Match[str] | None
     what: str = ""
     found: re.Match[str] | None = None
-    at: int | None = None  # the step it speaks of, over or not
+    at: int | None = None  # the step that the line names, over or not
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What was seen of one attempt."""
+    """What the log shows of one attempt."""
 
     start_s: float
     last_s: float
@@ -62,14 +63,14 @@ class _Seen:
 
 
 def parse(
-    lines: Iterable[str], name: str, job: str, told: Told, how: Reading | None = None
+    lines: Iterable[str], name: str, job: str, hints: UserHints, how: Reading | None = None
 ) -> History:
     """The history in the lines of a log."""
     text = _one_rank(_COLOUR.sub("", line.rstrip("\n")) for line in lines)
     how = how or Reading()
     found = _dialect(text, how, name)
     told_time = reader(how.time) if how.time else None
-    clock = _Clock(told_time or stamp, around(found))
+    clock = LogClock(told_time or stamp, around(found))
     clock.stamped = any(clock.stamp(line) is not None for line in text if found.step.search(line))
     if how.time and not clock.stamped:
         raise InputError(
@@ -86,7 +87,7 @@ def parse(
             f"{name}:{len(text) or 1}: expected lines with a step and a time, found none;"
             " say how they look with --step and --time"
         )
-    return _history(attempts, found, job, name, told, log, clock)
+    return _history(attempts, found, job, name, hints, log, clock)
 
 
 def _dialect(lines: list[str], how: Reading, name: str) -> Dialect:
@@ -131,7 +132,7 @@ def _one_rank(lines: Iterable[str]) -> list[str]:
 
 def _longest_bar(dialect: Dialect, text: list[str]) -> int:
     found = map(dialect.step.search, text)
-    return max((int(_group(step, "size") or 0) for step in found if step), default=0)
+    return max((int(named_group(step, "size") or 0) for step in found if step), default=0)
 
 
 def _unnamed(pattern: re.Pattern[str]) -> str:
@@ -139,52 +140,10 @@ def _unnamed(pattern: re.Pattern[str]) -> str:
     return re.sub(r"\(\?P<\w+>", "(?:", pattern.pattern).replace("(?i)", "")
 
 
-class _Clock:
-    """When a line was written, in seconds."""
-
-    def __init__(self, stamp: Reader, dialect: Dialect) -> None:
-        self.stamp, self.stamped = stamp, True
-        self._dialect = dialect
-        self._now: float | None = None
-        self._base = 0.0
-        self._index = -1
-        self.back_s = 0.0
-
-    def read(self, line: str, step: re.Match[str] | None) -> float | None:
-        """The line's time; never before that of the line before."""
-        found = self.stamp(line) if self.stamped else self._own(step)
-        if found is None:
-            return None
-        if self._now is not None and found < self._now:
-            self.back_s = max(self.back_s, self._now - found)
-            found = self._now
-        self._now = found
-        return found
-
-    def _own(self, step: re.Match[str] | None) -> float | None:
-        """Without stamps: elapsed times, or the sum of what steps took."""
-        if step is None:
-            return self._now
-        elapsed = _group(step, "elapsed")
-        if elapsed is not None:
-            seconds = 0.0
-            for part in elapsed.split(":"):
-                seconds = 60 * seconds + float(part)
-            if self._now is not None and self._base + seconds < self._now:
-                self._base = self._now  # a bar that starts anew
-            return self._base + seconds
-        index, took = _index(step), _took(step)
-        if index is None or took is None:
-            return None
-        stride = index - self._index if 0 <= self._index < index else 1
-        self._index = index
-        return (self._now or 0.0) + stride * took
-
-
 class _Log:
-    """Takes a log line by line and keeps what each attempt was seen to do."""
+    """Reads a log line by line and collects what each attempt did."""
 
-    def __init__(self, dialect: Dialect, clock: _Clock, size: int) -> None:
+    def __init__(self, dialect: Dialect, clock: LogClock, size: int) -> None:
         self._dialect, self._clock, self._size = dialect, clock, size
         self.attempts: list[_Seen] = []
         self.repeated = 0
@@ -221,7 +180,7 @@ class _Log:
         step 20 loss 1.0 saved 3 tokens     a step
         """
         step = self._dialect.step.search(line)
-        at = None if step is None else _index(step)
+        at = None if step is None else step_index(step)
         for what in ("resumed", "restored", "evaluated", "saved", "saving"):
             found: re.Match[str] | None = getattr(self._dialect, what).search(line)
             if found is None:
@@ -264,12 +223,12 @@ class _Log:
             self._take_end(line, seen)
 
     def close(self) -> None:
-        """No more lines: a save that was told of without a time was over by the last."""
+        """No more lines: a save whose end has no time was over by the last."""
         for at in self._unplaced:
             self.attempts[-1].saves[at] = self.attempts[-1].last_s, self.attempts[-1].last_s
 
     def _take_step(self, step: re.Match[str], t_s: float) -> _Seen:
-        seen, index = self.attempts[-1], _index(step)
+        seen, index = self.attempts[-1], step_index(step)
         if index is None or self._is_another_bar(step):
             return seen
         if seen.ticks and index == seen.ticks[-1].index:
@@ -278,7 +237,7 @@ class _Log:
         if seen.ticks and index < seen.ticks[-1].index:
             seen = _Seen(t_s, t_s)
             self.attempts.append(seen)
-        took_s = _took(step) or 0.0
+        took_s = step_took_s(step) or 0.0
         if not seen.ticks:
             took_s = min(took_s, t_s - seen.start_s) if self._clock.stamped else took_s
             seen.start_s = min(seen.start_s, t_s - took_s)
@@ -288,8 +247,8 @@ class _Log:
 
     def _is_another_bar(self, step: re.Match[str]) -> bool:
         """An evaluation's progress bar is not the training's, which is the longest."""
-        size = _group(step, "size")
-        return size is not None and _group(step, "epoch") is None and int(size) != self._size
+        size = named_group(step, "size")
+        return size is not None and named_group(step, "epoch") is None and int(size) != self._size
 
     def _take_end(self, line: str, seen: _Seen) -> None:
         if self._dialect.done.search(line):
@@ -301,7 +260,7 @@ class _Log:
 
     def _take_resumed(self, found: re.Match[str], t_s: float) -> _Seen:
         """A trainer that says where it goes on is a new one if the last had taken steps."""
-        first, last = _group(found, "first"), _group(found, "step")
+        first, last = named_group(found, "first"), named_group(found, "step")
         if self.attempts[-1].ticks:
             self.attempts.append(_Seen(t_s, t_s))
         if first or last:
@@ -309,9 +268,11 @@ class _Log:
         return self.attempts[-1]
 
     def _saved_step(self, found: re.Match[str], at: int | None, seen: _Seen) -> int:
-        """The step a checkpoint holds: as its line says, or the one that said it is begun; else
-        the last that was logged."""
-        said = _group(found, "step")
+        """The step that a checkpoint holds.
+
+        As its line says, or the one that said it is begun; else the last that was logged.
+        """
+        said = named_group(found, "step")
         if said is None and found.re.groups and "step" not in found.re.groupindex:
             said = next((g for g in found.groups() if g and g.isdigit()), None)
         if said is not None:
@@ -337,83 +298,62 @@ def _history(
     dialect: Dialect,
     job: str,
     name: str,
-    told: Told,
+    hints: UserHints,
     log: _Log,
-    clock: _Clock,
+    clock: LogClock,
 ) -> History:
-    draft = Draft(job, name)
+    builder = HistoryBuilder(job, name)
     usual = pace([seen.ticks for seen in attempts])
-    draft.notes.append(
+    builder.notes.append(
         f"read as a log of {dialect.name}; lines of steps: {sum(len(s.ticks) for s in attempts)},"
         f" attempts: {len(attempts)}; what came before an attempt's first such line is not known"
     )
     stalls, over_s = 0, 0.0
     for seen in attempts:
-        gaps, seconds = _add_attempt(draft, seen, usual, told.stall)
+        gaps, seconds = _add_attempt(builder, seen, usual, hints.stall)
         stalls, over_s = stalls + gaps, over_s + seconds
     if stalls:
-        draft.notes.append(
-            f"steps of more than {told.stall:g} × the usual {usual.step_s:.3f} s: {stalls}; what"
+        builder.notes.append(
+            f"steps of more than {hints.stall:g} × the usual {usual.step_s:.3f} s: {stalls}; what"
             f" was over, {over_s:.1f} s, is other_in_loop where no line explains it"
         )
     if not clock.stamped:
-        draft.notes.append("no time stamps: time is pieced together from what lines of steps say")
+        builder.notes.append("no time stamps: time is pieced together from what lines of steps say")
     if clock.back_s > 1:
-        draft.notes.append(
+        builder.notes.append(
             f"time stamps go back by up to {clock.back_s:.1f} s: held where they were"
         )
     if log.repeated:
-        draft.notes.append(f"lines that repeat the step before them: {log.repeated}, left out")
+        builder.notes.append(f"lines that repeat the step before them: {log.repeated}, left out")
     if log.untimed:
-        draft.notes.append(f"lines of steps without a time: {log.untimed}, left out")
-    draft.tell(told)
-    return draft.history(told.ranks)
+        builder.notes.append(f"lines of steps without a time: {log.untimed}, left out")
+    builder.apply(hints)
+    return builder.history(hints.ranks)
 
 
-def _add_attempt(draft: Draft, seen: _Seen, usual: Pace, stall: float) -> tuple[int, float]:
-    given = Try(start_s=seen.start_s)
-    draft.tries.append(given)
+def _add_attempt(
+    builder: HistoryBuilder, seen: _Seen, usual: Pace, stall: float
+) -> tuple[int, float]:
+    given = AttemptDraft(start_s=seen.start_s)
+    builder.attempts.append(given)
     found = runs(seen.ticks, usual, stall=stall, resumed_at=seen.resumed_at)
     for run in found:
-        draft.step(0, run.index, run.t0_s, run.t1_s, run.count)
+        builder.step(0, run.index, run.t0_s, run.t1_s, run.count)
     for account, t0, t1 in seen.spans:
-        draft.span(0, account, max(t0, seen.start_s), t1)
+        builder.span(0, account, max(t0, seen.start_s), t1)
     for step, (begun_s, saved_s) in seen.saves.items():
         after = next((tick.t_s for tick in seen.ticks if tick.t_s > begun_s), None)
         if saved_s is not None and saved_s > begun_s:
-            draft.span(0, "checkpoint_blocked", begun_s, min(saved_s, after or saved_s))
+            builder.span(0, "checkpoint_blocked", begun_s, min(saved_s, after or saved_s))
         # Without a line that says so, a save was over when the next step was.
         durable = saved_s if saved_s is not None else after
         if durable is None and seen.done:
             durable = seen.last_s
         if durable is not None and step >= 0:
-            draft.saved(step, durable)
+            builder.saved(step, durable)
     if seen.done or seen.failed or seen.preempted:
         given.end_s = seen.last_s
         ended_well = seen.done and not seen.failed and not seen.preempted
         given.outcome = "success" if ended_well else "preempted" if seen.preempted else "failed"
         given.cause = "preemption" if given.outcome == "preempted" else None
     return stalled_s(seen.ticks, found)
-
-
-def _group(found: re.Match[str], name: str) -> str | None:
-    """A named group, in whichever alternative of the pattern it stands."""
-    named = found.re.groupindex
-    return next((found[key] for key in (name, f"{name}_") if key in named and found[key]), None)
-
-
-def _index(found: re.Match[str]) -> int | None:
-    text = _group(found, "step")
-    if text is None:
-        text = next((g for g in found.groups() if g and g.isdigit()), None)
-    if text is None or len(text) > 18:
-        return None
-    epoch, size = _group(found, "epoch"), _group(found, "size")
-    return int(text) + (int(epoch) * int(size) if epoch and size else 0)
-
-
-def _took(found: re.Match[str]) -> float | None:
-    millis, seconds = _group(found, "millis"), _group(found, "seconds")
-    if millis is not None:
-        return float(millis) / 1e3
-    return float(seconds) if seconds is not None else None

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from torchett.ledger.history import History
 from torchett.model.errors import InputError
-from torchett.runs.importers.draft import Draft, Told, Try
+from torchett.runs.importers.builder import AttemptDraft, HistoryBuilder, UserHints
 from torchett.runs.importers.stamps import stamp
 from torchett.runs.importers.ticks import Tick, pace, runs, stalled_s
 
@@ -35,7 +35,7 @@ def parse(
     lines: Iterable[str],
     name: str,
     job: str,
-    told: Told,
+    hints: UserHints,
     *,
     time: str | None = None,
     step: str | None = None,
@@ -85,32 +85,34 @@ def parse(
         refuse(f"expected CSV: {error}")
     if not attempts:
         refuse("expected rows of steps, found none")
-    return _history(attempts, job, name, told, repeated)
+    return _history(attempts, job, name, hints, repeated)
 
 
 def _history(
-    attempts: Sequence[Sequence[Tick]], job: str, name: str, told: Told, repeated: int
+    attempts: Sequence[Sequence[Tick]], job: str, name: str, hints: UserHints, repeated: int
 ) -> History:
-    draft = Draft(job, name)
+    builder = HistoryBuilder(job, name)
     usual = pace(attempts)
     stalls, over_s = 0, 0.0
     for ticks in attempts:
-        draft.tries.append(Try(start_s=ticks[0].t_s))
-        found = runs(ticks, usual, stall=told.stall)
+        builder.attempts.append(AttemptDraft(start_s=ticks[0].t_s))
+        found = runs(ticks, usual, stall=hints.stall)
         for run in found:
-            draft.step(0, run.index, run.t0_s, run.t1_s, run.count)
+            builder.step(0, run.index, run.t0_s, run.t1_s, run.count)
         gaps, seconds = stalled_s(ticks, found)
         stalls, over_s = stalls + gaps, over_s + seconds
-    draft.tell(told)
-    draft.notes.append("each row is the end of a step: when an attempt's first began is not known")
+    builder.apply(hints)
+    builder.notes.append(
+        "each row is the end of a step: when an attempt's first began is not known"
+    )
     if stalls:
-        draft.notes.append(
-            f"steps of more than {told.stall:g} × the usual {usual.step_s:.3f} s: {stalls}; what"
+        builder.notes.append(
+            f"steps of more than {hints.stall:g} × the usual {usual.step_s:.3f} s: {stalls}; what"
             f" was over, {over_s:.1f} s, is other_in_loop"
         )
     if repeated:
-        draft.notes.append(f"rows that repeat the step before them: {repeated}, left out")
-    return draft.history(told.ranks)
+        builder.notes.append(f"rows that repeat the step before them: {repeated}, left out")
+    return builder.history(hints.ranks)
 
 
 def _column(header: Sequence[str], asked: str | None, usual: Sequence[str]) -> int | None:

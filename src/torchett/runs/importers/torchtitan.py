@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from torchett.ledger.history import History
 from torchett.model.errors import InputError
-from torchett.runs.importers.draft import Draft, Told, Try
+from torchett.runs.importers.builder import AttemptDraft, HistoryBuilder, UserHints
 
 _SPANS = {
     "torch_distributed_init": "process_group_init",
@@ -51,25 +51,25 @@ class _Process:
     finished: bool = False
 
 
-def parse(files: Mapping[str, Iterable[str]], job: str, told: Told) -> History:
+def parse(files: Mapping[str, Iterable[str]], job: str, hints: UserHints) -> History:
     """The history in the files (name → lines)."""
-    draft = Draft(job, next(iter(files), job))
-    processes = [p for name, lines in files.items() for p in _process(name, lines, draft.notes)]
+    builder = HistoryBuilder(job, next(iter(files), job))
+    processes = [p for name, lines in files.items() for p in _process(name, lines, builder.notes)]
     if not processes:
-        raise InputError(f"{draft.name}:1: expected torchtitan's records, found none")
+        raise InputError(f"{builder.name}:1: expected torchtitan's records, found none")
     sources = sorted({process.source for process in processes})
     if len(sources) > 1:
         kept = next((s for s in ("training", "trainer") if s in sources), sources[0])
         processes = [process for process in processes if process.source == kept]
-        draft.notes.append(f"sources {', '.join(sources)}: only {kept} is taken")
+        builder.notes.append(f"sources {', '.join(sources)}: only {kept} is taken")
     for group in _attempts(sorted(processes, key=lambda process: process.began_s)):
-        _add_attempt(draft, group)
-    draft.notes.append(
+        _add_attempt(builder, group)
+    builder.notes.append(
         "before a process's first record nothing is known; an asynchronous checkpoint counts as"
         " durable when its save returned"
     )
-    draft.tell(told)
-    return draft.history()
+    builder.apply(hints)
+    return builder.history()
 
 
 def _attempts(processes: Sequence[_Process]) -> Iterator[list[_Process]]:
@@ -82,19 +82,19 @@ def _attempts(processes: Sequence[_Process]) -> Iterator[list[_Process]]:
     yield group
 
 
-def _add_attempt(draft: Draft, group: list[_Process]) -> None:
-    given = Try(
+def _add_attempt(builder: HistoryBuilder, group: list[_Process]) -> None:
+    given = AttemptDraft(
         start_s=min(process.began_s for process in group),
         ranks=max(process.rank for process in group) + 1,
     )
-    draft.tries.append(given)
+    builder.attempts.append(given)
     for process in group:
         for account, t0, t1 in process.spans:
-            draft.span(process.rank, account, t0, t1)
+            builder.span(process.rank, account, t0, t1)
         for index, t0, t1 in process.steps:
-            draft.step(process.rank, index, t0, t1)
+            builder.step(process.rank, index, t0, t1)
     for step, t_s in next((p.saved for p in group if p.rank == 0), group[0].saved):
-        draft.saved(step, t_s)
+        builder.saved(step, t_s)
     if any(process.failed for process in group) or all(process.finished for process in group):
         given.end_s = max(process.ended_s for process in group)
         given.outcome = "failed" if any(process.failed for process in group) else "success"

@@ -1,0 +1,5 @@
+"""`python -m torchett`: the command `ett`."""
+
+from torchett.cli import ett
+
+ett()

@@ -1,1 +1,0 @@
-"""Batches, from the processes that make them to the one that trains."""

@@ -1,0 +1,1 @@
+"""torch's elastic agent, extended: restarts, hangs and causes on record."""

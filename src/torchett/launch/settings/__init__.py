@@ -1,0 +1,1 @@
+"""The settings of a job: levers with their switches, and every environment variable."""

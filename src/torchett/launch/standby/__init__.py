@@ -1,0 +1,1 @@
+"""Standbys: processes that have imported torch before a rank needs one."""

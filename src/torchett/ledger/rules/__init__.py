@@ -1,0 +1,1 @@
+"""The rules of the ledger, as pure functions on arrays."""

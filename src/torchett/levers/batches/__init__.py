@@ -1,0 +1,1 @@
+"""Batches on their way from the loader's workers to the trainer."""

@@ -1,0 +1,1 @@
+"""How often to save, and what that wastes."""

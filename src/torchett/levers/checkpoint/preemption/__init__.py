@@ -1,0 +1,1 @@
+"""Saving before the hardware is taken away."""

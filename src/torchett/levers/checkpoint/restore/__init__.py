@@ -1,0 +1,1 @@
+"""Restoring: the newest checkpoint whose every byte is right."""

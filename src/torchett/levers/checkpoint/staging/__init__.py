@@ -1,0 +1,1 @@
+"""The copy of a state into shared memory while training goes on."""

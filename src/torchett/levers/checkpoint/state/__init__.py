@@ -1,0 +1,1 @@
+"""What a state holds: its pieces, and what each rank has of its own."""

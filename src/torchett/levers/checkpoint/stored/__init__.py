@@ -1,0 +1,1 @@
+"""What lies on storage: manifests, checksums, retention, other formats."""

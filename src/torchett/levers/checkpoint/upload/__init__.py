@@ -1,0 +1,1 @@
+"""From a copy in memory to a durable checkpoint, in a process of its own."""

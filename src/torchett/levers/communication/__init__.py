@@ -1,0 +1,1 @@
+"""The communication of start-up: its costs, and fewer process groups and collectives."""

@@ -1,0 +1,1 @@
+"""Why graphs were compiled again, and how to prevent it."""

@@ -1,0 +1,1 @@
+"""A record of every compile: when, why, and in which phases."""

@@ -1,0 +1,1 @@
+"""Kernels are tuned once, and the winners are stored."""

@@ -1,0 +1,1 @@
+"""Overlapping start-up: a plan of stages, compiling on a fast batch, background imports."""

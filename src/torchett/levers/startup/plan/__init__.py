@@ -1,0 +1,1 @@
+"""A plan of start-up stages that overlap."""

@@ -1,0 +1,1 @@
+"""The flight record: what one rank writes, readable at every byte."""

@@ -1,0 +1,1 @@
+"""The process that a rank runs in: its threads, the memory around it, the error that ended it."""

@@ -1,0 +1,30 @@
+"""Two nodes, one lost whole with its memory: its rank is restored from the other one's copy."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.timeout(240)
+def test_a_lost_node_comes_back_from_its_neighbours_copy() -> None:
+    probe = subprocess.run(
+        [sys.executable, "-c", "import checkpoint_node_loss as b\nwith b.two_nodes(): pass"],
+        cwd=ROOT / "benchmarks",
+        capture_output=True,
+    )
+    if probe.returncode:
+        pytest.skip("network namespaces cannot be made here")
+    command = [sys.executable, str(ROOT / "benchmarks" / "checkpoint_node_loss.py")]
+    command += ["--times", "1", "--mib", "4", "--every", "5", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=220)
+    assert done.stdout.strip(), done.stderr
+    (row,) = json.loads(done.stdout)["tables"]["losses"]
+    assert row["right"]
+    assert row["tiers"] == ["neighbour", "neighbour"]
+    assert row["resumed at"] > 0
+    assert row["lost steps"] <= 2 * 5
