@@ -1,0 +1,1 @@
+"""Segments on disk: files by period, joined and removed in time."""
