@@ -1,0 +1,1 @@
+"""The Timeline page: rank × time, as tiles with levels of detail."""
