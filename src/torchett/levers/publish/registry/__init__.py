@@ -1,0 +1,1 @@
+"""The registry: immutable versions of a model, and aliases with their history."""

@@ -1,0 +1,1 @@
+"""Loading and answering, with torch alone."""

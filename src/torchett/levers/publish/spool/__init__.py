@@ -1,0 +1,1 @@
+"""Jobs that wait to be published, and the workers that take them."""
