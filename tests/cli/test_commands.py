@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -50,7 +51,7 @@ def test_the_json_report_has_every_key_and_sums(ett: Any) -> None:
     assert set(found) == {
         "job", "ett_percent", "window_s", "queue_s", "ranks", "attempts", "failures",
         "time_to_start_s", "time_to_recover_s", "at_risk_s", "estimated_s", "requeue_s",
-        "last_step", "rank_seconds", "accounts", "groups",
+        "last_step", "rank_seconds", "accounts", "groups", "recovery_stages",
     }  # fmt: skip
     assert found["rank_seconds"] == 62
     assert sum(found["accounts"].values()) == pytest.approx(62, abs=1e-6)
@@ -198,3 +199,24 @@ def test_ctrl_c_while_the_command_imports_ends_it_without_a_traceback(tmp_path: 
     env = os.environ | {"PYTHONPATH": str(tmp_path)}
     done = subprocess.run([script, "--help"], env=env, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+@pytest.mark.parametrize("asked", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C"}])
+def test_where_nothing_but_ascii_can_be_shown_bars_are_ascii(
+    asked: dict[str, str], ett: Any, tmp_path: Path
+) -> None:
+    env = os.environ | {"ETT_RUNS": str(tmp_path / "runs")} | asked
+    report = [sys.executable, "-m", "torchett.cli.main", "report", "toy"]
+    page = subprocess.run(report, env=env, capture_output=True, timeout=60).stdout.decode("ascii")
+    legend = next(line for line in page.splitlines() if "effective   " in line)
+    assert legend.split("   ")[:4] == ["# effective", "+ start", "x recover", ". in the loop"]
+    assert re.search(r"^effective +[\d.]+ +[\d.]+%  #+", page, re.MULTILINE)
+    assert page.count("?") == sum(line.count("?") for line in ett("report", "toy").stdout)
+
+
+@pytest.mark.parametrize("command", ["report toy", "report toy --json", "compare toy toy"])
+def test_a_closed_stdout_is_no_traceback(command: str, ett: Any, tmp_path: Path) -> None:
+    words = f"{sys.executable} -m torchett.cli.main {command} >&-"
+    env = os.environ | {"ETT_RUNS": str(tmp_path / "runs")}
+    done = subprocess.run(["bash", "-c", words], env=env, capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, b"")

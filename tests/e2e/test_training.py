@@ -16,10 +16,10 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 pytestmark = pytest.mark.e2e
 
 
-def train(folder: Path, *launcher: str, steps: int = 60) -> dict[str, Any]:
+def train(folder: Path, *launcher: str, steps: int = 60, **more: str) -> dict[str, Any]:
     """The JSON report of a small GPT's training under `launcher`, killed 20 steps from its end."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("ETT_")}
-    env |= {"ETT_RUNS": str(folder / "runs")}
+    env |= {"ETT_RUNS": str(folder / "runs"), **more}
     script = (
         *(str(ROOT / "examples" / "gpt" / "train_ett.py"), "--no-compile", "--steps", f"{steps}"),
         *("--without", "interval", "--save-every", "15", "--kill-at", f"1:{steps - 20}"),
@@ -65,10 +65,11 @@ def test_restarted_by_ett_run(tmp_path: Path) -> None:
     assert found["accounts"]["launcher_init"] > 0
 
 
-def test_restarted_by_our_agent_on_standbys(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fork", ["1", "0"], ids=["forked", "spawned"])
+def test_restarted_by_our_agent_on_standbys(fork: str, tmp_path: Path) -> None:
     """Imports are over before the attempt begins: the standby had made them."""
     launcher = (*ETT, "run", "--job", "gpt", "--", *TORCHRUN, "--max-restarts", "1")
-    found = train(tmp_path, *launcher, steps=300)
+    found = train(tmp_path, *launcher, steps=300, ETT_STANDBY_FORK=fork)
     check(found)
     said = found["stderr"], found["accounts"]
     assert found["accounts"]["imports"] < 0.1 * found["rank_seconds"], said

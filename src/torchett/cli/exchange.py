@@ -4,21 +4,25 @@ import gzip
 import io
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from torchett.cli.speak import speaks_plainly
+from torchett.cli.output import speaks_plainly
 from torchett.model.errors import EttError, InputError, RunError
 
 if TYPE_CHECKING:
+    from torchett.ledger.history import History
     from torchett.ledger.ledger import Ledger
     from torchett.runs.reader import RunReader
+    from torchett.sinks.feed import Sink
 
-_IMPORTS = ["events", "goodput", "torchtitan", "log", "csv"]
-_EXPORTS = ["events", "perfetto", "tensorboard", "wandb", "mlflow"]
+_IMPORTS = ["events", "goodput", "torchtitan", "log", "csv", "otlp"]
+STALL = 1.5
+_FILES = ["events", "perfetto", "perfetto-protobuf", "prometheus"]
+_EXPORTS = [*_FILES, "otlp", "tensorboard", "wandb", "mlflow"]
 
 
 @click.command("import")
@@ -30,23 +34,28 @@ _EXPORTS = ["events", "perfetto", "tensorboard", "wandb", "mlflow"]
 )
 @click.option("--time", metavar="TIME", help="log: a regex or strptime format; csv: a column.")
 @click.option("--checkpoint", metavar="REGEX", help="log: a line that says a checkpoint is saved.")
-@click.option("--start", metavar="REGEX", help="log: a line with which an attempt begins.")
-@click.option("--dialect", help="log: whose lines these are, where they are not recognised.")
-@click.option("--began", metavar="TIME", help="When the job began, if before the first line.")
-@click.option("--ended", metavar="TIME", help="When the job ended, if after the last line.")
+@click.option("--start", metavar="REGEX", help="log: the line at which an attempt begins.")
+@click.option("--dialect", help="log: which program wrote it, if it is not recognised.")
+@click.option(
+    "--began", metavar="TIME", help="When the job began, if that is before the first line."
+)
+@click.option("--ended", metavar="TIME", help="When the job ended, if that is after the last line.")
 @click.option("--outcome", type=click.Choice(["success", "failed", "preempted"]))
 @click.option(
-    "--ranks", default=1, type=click.IntRange(1, 1 << 20), help="Ranks the file stands for."
+    "--ranks",
+    default=1,
+    type=click.IntRange(1, 1 << 20),
+    help="Number of ranks that the file stands for.",
 )
 @click.option(
     "--stall",
-    default=1.5,
+    default=STALL,
     show_default=True,
     type=click.FloatRange(0),
     help="A step of more than this many usual ones: what is over is no step's; 0 for never.",
 )
 @speaks_plainly
-def import_(file: Path, run: str, form: str, ranks: int, **told: Any) -> None:
+def import_(file: Path, run: str, form: str, ranks: int, **hints: Any) -> None:
     """Make a run of a file: events/1, or what another tool wrote.
 
     \b
@@ -54,62 +63,63 @@ def import_(file: Path, run: str, form: str, ranks: int, **told: Any) -> None:
     torchtitan  a structured log, or the folder structured_logs of a job
     log         a plain log: steps, time stamps, checkpoints, restarts
     csv         a table with a column of times and one of step numbers
+    otlp        OpenTelemetry traces: ExportTraceServiceRequests, as a collector was sent them
     """
-    from torchett.record.identity import runs_folder
+    from torchett.record.identity import runs_folder, safe_name
     from torchett.runs.imported import write_run
 
-    target = Path(run) if os.sep in run else runs_folder(os.environ) / run
-    history = _history(file, target.name, form, ranks, told)
+    target = Path(run) if os.sep in run else runs_folder(os.environ) / safe_name(run)
+    history = history_of(file, target.name, form, hints | {"ranks": ranks})
     write_run(history, target)
     for note in history.notes:
         click.echo(f"ett: {note}", err=True)
     click.echo(f"ett: {target} made; ett report {run}", err=True)
 
 
-def _history(file: Path, job: str, form: str, ranks: int, told: dict[str, Any]) -> Any:
+def history_of(file: Path, job: str, form: str, hints: Mapping[str, Any]) -> "History":
+    """What another tool's file tells of a job; hints are those of `ett import`, by name."""
     from torchett.runs import events
-    from torchett.runs.importers import goodput, log, table, torchtitan
-    from torchett.runs.importers.draft import Told
+    from torchett.runs.importers import goodput, log, otlp, table, torchtitan
+    from torchett.runs.importers.builder import UserHints
     from torchett.runs.importers.stamps import given_time
 
     if form == "events":
         return events.read(file)
-    said = Told(
-        began_s=given_time(told["began"], "--began") if told["began"] else None,
-        ended_s=given_time(told["ended"], "--ended") if told["ended"] else None,
-        outcome=told["outcome"],
-        ranks=ranks,
-        stall=told["stall"],
+    if form == "otlp":
+        return otlp.parse(_bytes(file), str(file), job)
+    said = UserHints(
+        began_s=given_time(hints["began"], "--began") if hints.get("began") else None,
+        ended_s=given_time(hints["ended"], "--ended") if hints.get("ended") else None,
+        outcome=hints.get("outcome"),
+        ranks=hints.get("ranks", 1),
+        stall=hints.get("stall", STALL),
     )
     if form == "torchtitan":
         files = sorted(file.glob("*.jsonl")) if file.is_dir() else [file]
         if not files:
             raise InputError(f"{file}: expected *.jsonl files of torchtitan, found none")
-        return torchtitan.parse({str(path): _lines(path) for path in files}, job, said)
-    lines, name = _lines(file), str(file)
+        return torchtitan.parse({str(path): lines_of(path) for path in files}, job, said)
+    lines, name = lines_of(file), str(file)
     if form == "goodput":
         return goodput.parse(lines, name, job, said)
     if form == "csv":
-        return table.parse(lines, name, job, said, time=told["time"], step=told["step"])
+        return table.parse(lines, name, job, said, time=hints.get("time"), step=hints.get("step"))
     how = log.Reading(
-        step=told["step"],
-        time=told["time"],
-        checkpoint=told["checkpoint"],
-        start=told["start"],
-        dialect=told["dialect"],
+        step=hints.get("step"),
+        time=hints.get("time"),
+        checkpoint=hints.get("checkpoint"),
+        start=hints.get("start"),
+        dialect=hints.get("dialect"),
     )
     return log.parse(lines, name, job, said, how)
 
 
-def _lines(path: Path) -> list[str]:
+def lines_of(path: Path) -> list[str]:
     """The lines of a text file (packed by gzip or not), each with its end.
 
     Bytes that are not UTF-8 are replaced: a log may hold anything.
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: expected a readable file: {error.strerror}") from None
+    data = _bytes(path)
     if data.startswith(b"\x1f\x8b"):
         try:
             data = gzip.decompress(data)
@@ -118,11 +128,18 @@ def _lines(path: Path) -> list[str]:
     return list(io.StringIO(data.decode(errors="replace"), newline="\n"))
 
 
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: expected a readable file: {error.strerror}") from None
+
+
 @click.command()
 @click.argument("run")
 @click.option("--format", "form", default="events", type=click.Choice(_EXPORTS), show_default=True)
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="A file (else stdout), or DIR."
+    "-o", "--output", type=click.Path(path_type=Path), help="File (default: stdout), or DIR."
 )
 @click.option(
     "--follow",
@@ -130,42 +147,40 @@ def _lines(path: Path) -> list[str]:
     type=click.FloatRange(0.1),
     help="Go on while the job runs, looking this often (tensorboard, wandb, mlflow).",
 )
+@click.option(
+    "--own",
+    is_flag=True,
+    help="Into the run that your script writes: found by itself (tensorboard, wandb, mlflow).",
+)
 @speaks_plainly
-def export(run: str, form: str, output: Path | None, follow: float | None) -> None:
+def export(run: str, form: str, output: Path | None, follow: float | None, own: bool) -> None:
     """Write a run for other tools.
 
     \b
     events       the interchange format events/1
     perfetto     Chrome-trace JSON for ui.perfetto.dev, one track per rank
+    perfetto-protobuf   the same in Perfetto's own format, for jobs of many ranks
+    prometheus   metrics, for a node-exporter's textfile collector
+    otlp         metrics and attempts, to an OpenTelemetry endpoint (-o URL)
     tensorboard  event files in DIR
     wandb        an offline run in DIR, for `wandb sync`
     mlflow       a run in a store at DIR, for `mlflow ui --backend-store-uri DIR`
     """
-    from torchett.runs import events
-    from torchett.runs.files import write_whole
     from torchett.runs.folder import find_run
     from torchett.runs.reader import RunReader
 
     reader = RunReader(find_run(run)).poll()
-    if form in ("events", "perfetto"):
-        if follow is not None:
-            raise InputError(f"--follow: expected tensorboard, wandb or mlflow, found {form}")
-        lines: Iterator[str]
-        if form == "events":
-            lines = (line + "\n" for line in events.write(reader.history()))
-        else:
-            from torchett.sinks import perfetto
-
-            lines = perfetto.write(reader.ledger(), reader.history())
-        if output is not None:
-            write_whole(output, lines)
-            return
-        for line in lines:
-            click.echo(line, nl=False)
+    if form in (*_FILES, "otlp"):
+        if follow is not None or own:
+            said = "--own" if own else "--follow"
+            raise InputError(f"{said}: expected tensorboard, wandb or mlflow, found {form}")
+        _write_file(form, output, reader)
         return
-    if output is None:
+    if own and output is not None:
+        raise InputError("--own finds where to write by itself: drop -o")
+    if output is None and not own:
         raise InputError(f"--format {form}: expected a folder to write to (-o DIR), found none")
-    if output.exists() and not output.is_dir():
+    if output is not None and output.exists() and not output.is_dir():
         raise InputError(f"{output}: expected a folder, found a file")
     try:
         _feed(form, output, reader, follow)
@@ -173,23 +188,72 @@ def export(run: str, form: str, output: Path | None, follow: float | None) -> No
         raise
     except Exception as error:  # the other tool's: what it says, on one line
         said = " ".join(str(error).split())[:300]
-        raise RunError(f"{output}: {form} did not take it: {said}") from error
-    click.echo(f"ett: {output} written", err=True)
+        where = output or "your own run"
+        raise RunError(f"{where}: {form} did not take it: {said}") from error
+    click.echo(f"ett: {output or 'your own run'} written", err=True)
 
 
-def _feed(form: str, folder: Path, reader: "RunReader", follow: float | None) -> None:
+def _write_file(form: str, output: Path | None, reader: "RunReader") -> None:
+    from torchett.runs import events
+    from torchett.runs.output_files import expect_writable, write_bytes
+    from torchett.sinks import metrics, otlp, perfetto, perfetto_protobuf
+
+    ledger, history = reader.ledger(), reader.history()
+    if form == "otlp":
+        if output is None:
+            raise InputError("--format otlp: expected an endpoint (-o http://HOST:4318)")
+        otlp.send(str(output).replace(":/", "://", 1), ledger, history)
+        return
+    if form == "perfetto-protobuf" and output is None:
+        raise InputError("--format perfetto-protobuf: expected a file (-o FILE), found none")
+    if output is not None:
+        expect_writable(output)
+    parts: Iterator[bytes]
+    if form == "events":
+        parts = (f"{line}\n".encode() for line in events.write(history))
+    elif form == "perfetto":
+        parts = (line.encode() for line in perfetto.write(ledger, history))
+    elif form == "prometheus":
+        parts = iter([metrics.text(metrics.job_metrics({ledger.job: ledger}))])
+    else:
+        parts = perfetto_protobuf.write(ledger, history)
+    if output is not None:
+        write_bytes(output, parts)
+        return
+    for part in parts:
+        click.echo(part, nl=False)
+
+
+def _feed(form: str, folder: Path | None, reader: "RunReader", follow: float | None) -> None:
     import time
 
-    from torchett.sinks import feed, mlflow, tensorboard, wandb
+    from torchett.sinks import feed
 
-    makers: dict[str, Callable[[Path, Ledger], feed.Sink]] = {
-        "tensorboard": tensorboard.TensorBoard,
-        "wandb": wandb.WandB,
-        "mlflow": mlflow.MLflow,
-    }
     ledger = reader.ledger()
-    sink = makers[form](folder, ledger)
+    sink = _own_sink(form, ledger) if folder is None else _new_sink(form, folder, ledger)
     if follow is None:
         feed.write(sink, ledger, reader.history())
     else:
         feed.follow(sink, reader, lambda: time.sleep(follow))
+
+
+def _new_sink(form: str, folder: Path, ledger: "Ledger") -> "Sink":
+    from torchett.sinks import mlflow, tensorboard, wandb
+
+    makers: dict[str, Callable[[Path, Ledger], Sink]] = {
+        "tensorboard": tensorboard.TensorBoard,
+        "wandb": wandb.WandB,
+        "mlflow": mlflow.MLflow,
+    }
+    return makers[form](folder, ledger)
+
+
+def _own_sink(form: str, ledger: "Ledger") -> "Sink":
+    from torchett.sinks import own_runs, tensorboard
+
+    here = Path.cwd()
+    if form == "mlflow":
+        return own_runs.OwnMLflow(own_runs.find_mlflow(os.environ, here))
+    if form == "wandb":
+        return own_runs.OwnWandB(own_runs.find_wandb(os.environ, here))
+    return tensorboard.TensorBoard(own_runs.find_tensorboard(here), ledger)

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from torchett.cli.speak import print_json, print_rich, speaks_plainly
+from torchett.cli.output import print_json, print_rich, speaks_plainly
 from torchett.model.errors import InputError
 
 if TYPE_CHECKING:
+    from torchett.levers.startup.plan.plan_run import PlanRun
     from torchett.runs.reader import RunReader
-    from torchett.startup.plan_run import PlanRun
 
 
 @click.group()
@@ -25,8 +25,12 @@ def startup() -> None:
 @click.option("--rank", type=click.IntRange(0), help="Which rank; else the slowest.")
 @speaks_plainly
 def show(run: str, as_json: bool, attempt: int | None, rank: int | None) -> None:
-    """Draw the start-up plan as it ran: its critical path, and the next best overlap."""
-    from torchett.startup.drawing import draw, seconds
+    """Draw the start-up plan as it ran.
+
+    It shows the critical path and the most useful further overlap.
+    """
+    from torchett.levers.startup.plan.drawing import draw
+    from torchett.model.durations import duration
 
     reader = _opened(run)
     plans = dict(_plans(reader))
@@ -46,7 +50,7 @@ def show(run: str, as_json: bool, attempt: int | None, rank: int | None) -> None
         return
     if len(walls) > 1 or number:
         fastest = min(walls.values())
-        click.echo(f"attempt {number}, rank {chosen} of {len(walls)} ({seconds(fastest)} at best)")
+        click.echo(f"attempt {number}, rank {chosen} of {len(walls)} ({duration(fastest)} at best)")
     print_rich(draw(plan))
 
 
@@ -56,10 +60,13 @@ def show(run: str, as_json: bool, attempt: int | None, rank: int | None) -> None
 @click.option("--attempt", type=click.IntRange(0), help="Which attempt; else the last.")
 @speaks_plainly
 def audit(run: str, as_json: bool, attempt: int | None) -> None:
-    """Show what process groups and collectives cost until the first step (ett run --audit)."""
-    from torchett.startup.audit import KIND
-    from torchett.startup.audit_drawing import draw_communication
-    from torchett.startup.communication import communication
+    """Show what communication costs before the first step.
+
+    Record it with `ett run --audit`.
+    """
+    from torchett.levers.communication.audit import KIND
+    from torchett.levers.communication.audit_drawing import draw_communication
+    from torchett.levers.communication.communication import communication
 
     reader = _opened(run)
     try:
@@ -86,7 +93,7 @@ def _opened(run: str) -> "RunReader":
 
 def _plans(reader: "RunReader") -> "Iterator[tuple[tuple[int, int], PlanRun]]":
     """(attempt, rank) and its plan; the last where a rank ran several."""
-    from torchett.startup.plan_run import PlanRun
+    from torchett.levers.startup.plan.plan_run import PlanRun
 
     for attempt, rank, fact in reader.facts("plan"):
         try:

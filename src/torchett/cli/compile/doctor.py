@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from torchett.cli.speak import print_json, print_rich, speaks_plainly
+from torchett.cli.output import print_json, print_rich, speaks_plainly
 from torchett.model.errors import EttError, InputError, RunError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from torchett.compile.doctor import Diagnosis, Recompile
-    from torchett.compile.facts import Compile
-    from torchett.compile.learned import Workload
+    from torchett.levers.compile.doctor.doctor import Diagnosis, Recompile
+    from torchett.levers.compile.doctor.learned import Workload
+    from torchett.levers.compile.observe.facts import Compile
     from torchett.runs.reader import RunReader
 
 
@@ -53,8 +53,8 @@ def doctor(as_json: bool, apply: bool, target: tuple[str, ...]) -> None:
 
 def _examined(target: str) -> "tuple[Diagnosis, list[str]]":
     """The diagnosis of a run or a trace, and what could not be read."""
-    from torchett.compile.doctor import diagnose
-    from torchett.compile.traces import is_trace, read_trace
+    from torchett.levers.compile.doctor.doctor import diagnose
+    from torchett.levers.compile.observe.traces import is_trace, read_trace
     from torchett.runs.folder import find_run
     from torchett.runs.reader import RunReader
 
@@ -68,7 +68,7 @@ def _examined(target: str) -> "tuple[Diagnosis, list[str]]":
 
 
 def _as_json(diagnosis: "Diagnosis") -> dict[str, Any]:
-    from torchett.compile.sources import render, takes_dimensions
+    from torchett.levers.compile.doctor.sources import render, takes_dimensions
 
     value = render(diagnosis.sources, by_dimension=takes_dimensions())
     return diagnosis.to_json() | {"dynamic_sources": value}
@@ -80,8 +80,8 @@ def _page(title: str, diagnosis: "Diagnosis", notes: list[str]) -> "RenderableTy
     from rich.table import Table
     from rich.text import Text
 
-    from torchett.compile.reasons import CAUSES
-    from torchett.compile.sources import DYNAMIC, UNBACKED, render, takes_dimensions
+    from torchett.levers.compile.doctor.reasons import CAUSES
+    from torchett.levers.compile.doctor.sources import DYNAMIC, UNBACKED, render, takes_dimensions
 
     again = len(diagnosis.recompiles)
     head = Text(f"{title}  ", style="bold")
@@ -166,7 +166,7 @@ def _apply(command: tuple[str, ...], as_json: bool) -> None:
 
 def _tried(command: tuple[str, ...], stamp: str) -> "tuple[dict[str, Diagnosis], Workload]":
     """The command's runs by what torch was told in each, and what to tell it from now on."""
-    from torchett.compile.learned import Workload
+    from torchett.levers.compile.doctor.learned import Workload
 
     sides = {"as it is": _run_once(command, f"{stamp}-before", Workload())}
     best = Workload()
@@ -223,14 +223,21 @@ def _run_once(command: tuple[str, ...], job: str, told: "Workload") -> "Diagnosi
     """The diagnosis of one run of the command, from caches that are empty."""
     import tempfile
 
-    from torchett.compile.doctor import diagnose
-    from torchett.launch.run import Options, run_job
-    from torchett.record.boarding import WATCHES
+    from torchett.launch.options import Options
+    from torchett.launch.run import run_job
+    from torchett.levers.compile.doctor.doctor import diagnose
+    from torchett.record.levers import default_plugins
     from torchett.runs.reader import RunReader
 
     with tempfile.TemporaryDirectory(prefix="ett-doctor-") as cache:
         settings = {"TORCHINDUCTOR_CACHE_DIR": cache} | _settings_of(told)
-        options = Options(command=command, job=job, progress_s=0, aboard=WATCHES, settings=settings)
+        options = Options(
+            command=command,
+            job=job,
+            progress_s=0,
+            plugins=default_plugins(),
+            settings=settings,
+        )
         ended = run_job(options, os.environ)
     if ended.code:
         raise RunError(f"{ended.run}: the command ended with {ended.code}; nothing was learned")
@@ -238,15 +245,15 @@ def _run_once(command: tuple[str, ...], job: str, told: "Workload") -> "Diagnosi
 
 
 def _settings_of(told: "Workload") -> dict[str, str]:
-    from torchett.compile.sources import takes_dimensions
+    from torchett.levers.compile.doctor.sources import takes_dimensions
 
     return told.settings(os.environ, by_dimension=takes_dimensions())
 
 
 def source_settings(asked: str | None, command: tuple[str, ...]) -> dict[str, str]:
     """The environment that `ett run --dynamic-sources auto|LIST` gives the job."""
-    from torchett.compile.learned import learned
-    from torchett.compile.sources import DYNAMIC, joined
+    from torchett.levers.compile.doctor.learned import learned
+    from torchett.levers.compile.doctor.sources import DYNAMIC, joined
 
     if asked == "auto":
         return _settings_of(learned(_workload(command)))
@@ -254,9 +261,9 @@ def source_settings(asked: str | None, command: tuple[str, ...]) -> dict[str, st
 
 
 def learn_sources(run: Path, command: tuple[str, ...]) -> None:
-    """Keep what a job that is over taught about its workload; trouble is one line."""
-    from torchett.compile.doctor import diagnose
-    from torchett.compile.learned import Workload
+    """Keep what a finished job showed about its workload; a failure is one line."""
+    from torchett.levers.compile.doctor.doctor import diagnose
+    from torchett.levers.compile.doctor.learned import Workload
     from torchett.runs.reader import RunReader
 
     try:
@@ -270,13 +277,13 @@ def learn_sources(run: Path, command: tuple[str, ...]) -> None:
 
 
 def _keep(command: tuple[str, ...], new: "Workload") -> int:
-    from torchett.compile.learned import learn
+    from torchett.levers.compile.doctor.learned import learn
 
     return len(learn(_workload(command), command, new).dynamic)
 
 
 def _workload(command: tuple[str, ...]) -> Path:
-    from torchett.compile.learned import workload_path
+    from torchett.levers.compile.doctor.learned import workload_path
     from torchett.record.identity import runs_folder
 
     return workload_path(runs_folder(os.environ), command)
@@ -289,8 +296,8 @@ def _workload(command: tuple[str, ...]) -> Path:
 @speaks_plainly
 def kernels(run: str, as_json: bool, prune: int | None) -> None:
     """List the kernels that cost most to tune and compile."""
-    from torchett.compile.facts import KERNEL, stray_facts
-    from torchett.compile.kernels import kernel_costs
+    from torchett.levers.compile.observe.facts import KERNEL, stray_facts
+    from torchett.levers.compile.tuning.kernels import kernel_costs
     from torchett.runs.folder import find_run
     from torchett.runs.reader import RunReader
 
@@ -325,7 +332,7 @@ def kernels(run: str, as_json: bool, prune: int | None) -> None:
 
 def _prune(facts: "list[tuple[int, int, Any]]", k: int) -> dict[str, tuple[int, int]]:
     """Prune wherever this job's pins are."""
-    from torchett.compile.pins import prune
+    from torchett.levers.compile.tuning.pins import prune
 
     folders = {fact["pins"] for _, _, fact in facts if isinstance(fact, dict) and "pins" in fact}
     there = [Path(folder) for folder in sorted(folders) if Path(folder).is_dir()]
@@ -340,7 +347,7 @@ def _prune(facts: "list[tuple[int, int, Any]]", k: int) -> dict[str, tuple[int, 
 
 def compiles_of(reader: "RunReader") -> "list[tuple[int, int, Compile]]":
     """Attempt, rank and compile: all that the job's processes wrote down."""
-    from torchett.compile.facts import KIND, stray_facts
-    from torchett.compile.summary import compiles_in
+    from torchett.levers.compile.observe.facts import KIND, stray_facts
+    from torchett.levers.compile.observe.summary import compiles_in
 
     return compiles_in([*reader.facts(KIND), *stray_facts(reader.run, KIND)])

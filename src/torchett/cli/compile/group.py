@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from torchett.cli.doctor import doctor, kernels
-from torchett.cli.speak import print_json, print_rich, speaks_plainly
+from torchett.cli.compile.doctor import doctor, kernels
+from torchett.cli.output import print_json, print_rich, speaks_plainly
 from torchett.model.errors import InputError
 
 if TYPE_CHECKING:
-    from torchett.compile.archive import Archive
-    from torchett.compile.library import Head, Library
-    from torchett.compile.signing import Key
+    from torchett.levers.compile.cache.archive import Archive
+    from torchett.levers.compile.cache.library import Head, Library
+    from torchett.levers.compile.cache.signing import Key
     from torchett.store import Store
 
 
@@ -25,7 +25,10 @@ def compile_() -> None:
 
 @compile_.group()
 def cache() -> None:
-    """Archives of compiled code, kept for later jobs: see ett run --compile-cache."""
+    """List, check, copy and delete archives of compiled code.
+
+    `ett run --compile-cache` makes and uses them.
+    """
 
 
 _json = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
@@ -67,7 +70,10 @@ def ls(url: str, as_json: bool) -> None:
 @_json
 @speaks_plainly
 def show(url: str, key: str | None, key_file: Path | None, as_json: bool) -> None:
-    """Show what is in an archive: of a library (URL KEY, or what KEY begins with) or in a FILE."""
+    """Show what is in an archive.
+
+    Give a FILE, or the URL of a library and a KEY (its first characters are enough).
+    """
     archive, size = _archive(url, key, key_file)
     kinds: dict[str, list[int]] = {}
     for one in archive.entries:
@@ -92,7 +98,7 @@ def show(url: str, key: str | None, key_file: Path | None, as_json: bool) -> Non
     table = Table(box=None, show_header=False)
     for name, word in archive.environment.items():
         table.add_row(name, word)
-    table.add_row("signed by key", archive.made_by or "nobody")
+    table.add_row("signed by key", archive.made_by or "–")
     table.add_row("size", f"{size / 1e6:.1f} MB, {archive.raw_bytes / 1e6:.1f} MB unpacked")
     for kind, sizes in sorted(kinds.items()):
         table.add_row(kind, f"{len(sizes)} entries, {sum(sizes) / 1e6:.2f} MB")
@@ -105,9 +111,9 @@ def show(url: str, key: str | None, key_file: Path | None, as_json: bool) -> Non
 @click.argument("file", type=click.Path(path_type=Path))
 @speaks_plainly
 def pull(url: str, key: str, file: Path) -> None:
-    """Copy an archive out of a library into FILE, once it has been checked."""
-    from torchett.compile.archive import contents, unpack
-    from torchett.runs.files import write_bytes
+    """Check an archive and copy it into FILE."""
+    from torchett.levers.compile.cache.archive import contents, unpack
+    from torchett.runs.output_files import write_bytes
 
     library = _library(url)
     data = _read(library, _head(library, key))
@@ -123,9 +129,9 @@ def pull(url: str, key: str, file: Path) -> None:
 @speaks_plainly
 def push(file: Path, url: str, key_file: Path | None) -> None:
     """Add the archive in FILE to a library, signed with the library's key."""
-    from torchett.compile.archive import contents
-    from torchett.compile.library import Addition, Library, environment_of
-    from torchett.compile.signing import key_for
+    from torchett.levers.compile.cache.archive import contents
+    from torchett.levers.compile.cache.library import Addition, Library, environment_of
+    from torchett.levers.compile.cache.signing import key_for
 
     store = _store(url)
     archive, _ = _file(file, key_file, key_for(store, os.environ))
@@ -145,14 +151,14 @@ def push(file: Path, url: str, key_file: Path | None) -> None:
 @speaks_plainly
 def merge(files: tuple[Path, ...], output: Path, key_file: Path | None) -> None:
     """Make one archive of several: whatever any of them has."""
-    from torchett.compile import archive as archives
-    from torchett.compile.environment import stale
-    from torchett.compile.library import environment_of
-    from torchett.runs.files import write_bytes
+    from torchett.levers.compile.cache import archive as archives
+    from torchett.levers.compile.cache.environment import stale
+    from torchett.levers.compile.cache.library import environment_of
+    from torchett.runs.output_files import write_bytes
 
     key = _key(files[0], key_file)
     if key is None:
-        from torchett.compile.signing import HOW
+        from torchett.levers.compile.cache.signing import HOW
 
         raise InputError(f"{output} could not be signed: {HOW}, or give --key-file OLD/.key")
     found = [(file, _file(file, key_file, key)[0]) for file in files]
@@ -173,9 +179,12 @@ def merge(files: tuple[Path, ...], output: Path, key_file: Path | None) -> None:
 @_json
 @speaks_plainly
 def verify(url: str, key_file: Path | None, as_json: bool) -> None:
-    """Check every archive of a library, or one FILE; exit code 1 if any is refused."""
-    from torchett.compile.archive import contents, unpack
-    from torchett.compile.library import environment_of
+    """Check all archives of a library, or one FILE.
+
+    The exit code is 1 if any is refused.
+    """
+    from torchett.levers.compile.cache.archive import contents, unpack
+    from torchett.levers.compile.cache.library import environment_of
     from torchett.model.errors import EttError
 
     checked: list[dict[str, Any]] = []
@@ -227,7 +236,7 @@ def gc(url: str, older_than: float, as_json: bool) -> None:
 
 def say_if_unusable(url: str) -> None:
     """Say before a job what its ranks would say later: it runs all the same, compiling cold."""
-    from torchett.compile.signing import HOW, key_for
+    from torchett.levers.compile.cache.signing import HOW, key_for
     from torchett.model.errors import EttError
     from torchett.store import StoreError, open_store
 
@@ -253,8 +262,8 @@ def _store(url: str) -> "Store":
 
 def _library(url: str, key_file: Path | None = None) -> "Library":
     """A library that is there."""
-    from torchett.compile.library import Library
-    from torchett.compile.signing import key_for
+    from torchett.levers.compile.cache.library import Library
+    from torchett.levers.compile.cache.signing import key_for
     from torchett.store import FolderStore
 
     store = _store(url)
@@ -284,7 +293,7 @@ def _read(library: "Library", head: "Head") -> bytes:
 
 def _archive(url: str, key: str | None, key_file: Path | None) -> "tuple[Archive, int]":
     """An archive of a library, or one in a file."""
-    from torchett.compile.archive import unpack
+    from torchett.levers.compile.cache.archive import unpack
 
     if key is None:
         if not Path(url).is_file():
@@ -296,8 +305,13 @@ def _archive(url: str, key: str | None, key_file: Path | None) -> "tuple[Archive
 
 
 def _file(path: Path, key_file: Path | None, also: "Key | None") -> "tuple[Archive, int]":
-    from torchett.compile.archive import MOST_BYTES, RefusedError, StrangeKeyError, unpack
-    from torchett.compile.signing import HOW_FROM_ANOTHER
+    from torchett.levers.compile.cache.archive import (
+        MOST_BYTES,
+        RefusedError,
+        StrangeKeyError,
+        unpack,
+    )
+    from torchett.levers.compile.cache.signing import HOW_FROM_ANOTHER
 
     try:
         if path.stat().st_size > MOST_BYTES:
@@ -315,7 +329,7 @@ def _file(path: Path, key_file: Path | None, also: "Key | None") -> "tuple[Archi
 
 def _key(file: Path, key_file: Path | None) -> "Key | None":
     """The key for a file: as given, from the environment, or that of the library it lies in."""
-    from torchett.compile.signing import key_for
+    from torchett.levers.compile.cache.signing import key_for
     from torchett.store import FolderStore
 
     return key_for(FolderStore(file.absolute().parent.parent), _with_key(key_file))

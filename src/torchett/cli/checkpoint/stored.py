@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from torchett.checkpoint.catalog import Entry, entries, latest, verify
-from torchett.checkpoint.errors import CheckpointError
-from torchett.checkpoint.retention import Keep, doomed
-from torchett.checkpoint.storage import named_storage
-from torchett.cli.speak import print_json, print_rich, speaks_plainly
+from torchett.cli.output import print_json, print_rich, speaks_plainly
+from torchett.levers.checkpoint.errors import CheckpointError
+from torchett.levers.checkpoint.stored.catalog import Entry, entries, latest, verify
+from torchett.levers.checkpoint.stored.retention import Keep, doomed
+from torchett.levers.checkpoint.stored.storage import named_storage
 
 
 def _all(where: str) -> list[Entry]:
@@ -51,7 +51,10 @@ def _row(entry: Entry, newest: str | None) -> dict[str, Any]:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @speaks_plainly
 def ls(where: str, as_json: bool) -> None:
-    """List the checkpoints under WHERE (a folder or an address such as s3://…), newest first."""
+    """List the checkpoints under WHERE, newest first.
+
+    WHERE is a folder or a URL such as s3://…
+    """
     newest = latest(named_storage(where))
     rows = [_row(entry, newest) for entry in _all(where)]
     if as_json:
@@ -80,7 +83,10 @@ def ls(where: str, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @speaks_plainly
 def verify_(where: str, as_json: bool) -> None:
-    """Read every byte under WHERE and compare it with what was written; exit 1 if any differs."""
+    """Compare every byte with the checksums.
+
+    The exit code is 1 if any byte under WHERE differs.
+    """
     rows = []
     for entry in _all(where):
         problems = verify(entry)
@@ -95,18 +101,33 @@ def verify_(where: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("where")
-@click.option("--keep", default=2, show_default=True, type=click.IntRange(1), help="Last ones.")
-@click.option("--every", type=click.IntRange(1), help="And one for each so many steps.")
-@click.option("--best", default=0, type=click.IntRange(0), help="And so many of the best metric.")
+@click.option(
+    "--keep",
+    default=2,
+    show_default=True,
+    type=click.IntRange(1),
+    help="How many of the newest checkpoints to keep.",
+)
+@click.option("--every", type=click.IntRange(1), help="Also keep one for every N steps.")
+@click.option(
+    "--best",
+    default=0,
+    type=click.IntRange(0),
+    help="Also keep the N checkpoints with the best metric.",
+)
 @click.option("--mode", default="min", type=click.Choice(["min", "max"]), show_default=True)
-@click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be deleted; delete nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @speaks_plainly
 def prune(
     where: str, keep: int, every: int | None, best: int, mode: Any, dry_run: bool, as_json: bool
 ) -> None:
-    """Delete checkpoints but the last, every n-th, the best and the pinned; the last are verified
-    first, so that a good one is not deleted for the sake of a bad one."""
+    """Delete checkpoints that need not be kept.
+
+    The newest, every N-th, the best and the pinned ones are kept.
+
+    The last are verified first, so that a good one is not deleted in favour of a bad one.
+    """
     found = _all(where)
     good: list[Entry] = []
     for entry in found:
@@ -132,11 +153,13 @@ def prune(
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @speaks_plainly
 def diff(a: str, b: str, as_json: bool) -> None:
-    """Show what differs between two checkpoints; exit 1 if anything does. A and B are paths of
-    checkpoints, or of folders of which the newest is taken."""
+    """Show what differs between two checkpoints; exit 1 if anything does.
+
+    A and B are paths of checkpoints, or of folders of which the newest is taken.
+    """
     from dataclasses import asdict
 
-    from torchett.checkpoint.contents import Contents, differences
+    from torchett.levers.checkpoint.state.contents import Contents, differences
 
     ours, theirs = _one(a), _one(b)
     same = Contents(ours)

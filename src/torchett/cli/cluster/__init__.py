@@ -1,0 +1,1 @@
+"""Commands for a cluster: `ett slurm …`, `ett schedule …`, `ett drill`."""

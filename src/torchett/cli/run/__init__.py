@@ -1,0 +1,1 @@
+"""What `ett run` needs beside its options."""
