@@ -175,7 +175,7 @@ def _history(case: Case) -> History:
         for number, one in enumerate(case.tries)
     )
     job = Job(name="case", ranks=case.ranks, attempts=attempts)
-    return History(job=job, rows=Rows.drawn(values, accounts), accounts=accounts)
+    return History(job=job, rows=Rows.from_values(values, accounts), accounts=accounts)
 
 
 def _ns(seconds: float) -> int:

@@ -18,9 +18,10 @@ from torchett.ledger import AccountTable, History, Rows
 from torchett.ledger.rows import STEP
 from torchett.model.accounts import INDEX, NAMES
 from torchett.model.values import Attempt, Checkpoint, Job
-from torchett.record import fold, layout
-from torchett.record.attempts import AttemptLog
+from torchett.record.attempt_log import AttemptLog
 from torchett.record.clock import Anchor
+from torchett.record.flight import fold
+from torchett.record.flight import format as layout
 
 S = 1_000_000_000
 EPOCH_S = 1_600_000_000  # peers compare with the present: everything lies in the past

@@ -224,16 +224,17 @@ def make_saver(name: str, work: Workload, folder: Path) -> Saver:
 
         def __init__(self) -> None:
             import torchett as ett
-            from torchett.checkpoint import Checkpointer, fence
+            from torchett.levers.checkpoint import Checkpointer
+            from torchett.levers.checkpoint.staging import fence
 
             kind: Any = name.split()[1]
             ett.init()  # as a job does before it trains
             self.ckpt = Checkpointer(target, every=10**9, keep=1, upload=kind)
             self.ckpt.step(0, work.state)
             work.step()
-            self.ckpt._snapshots.wait()
+            self.ckpt._met.snapshots.wait()
             if kind == "process":
-                self.ckpt._met.uploader.ready.wait()  # type: ignore[union-attr]
+                self.ckpt._met.uploader._ready.wait()  # type: ignore[union-attr]
             run, saver = fence.run, self
 
             def timed() -> None:
@@ -394,8 +395,8 @@ def race_probe(work: Workload, folder: Path, kind: Any) -> dict[str, Any]:
     """Save, change every weight as soon as the call returns, and compare what was saved."""
     import torch
 
-    from torchett.checkpoint import Checkpointer
-    from torchett.checkpoint.catalog import entries
+    from torchett.levers.checkpoint import Checkpointer
+    from torchett.levers.checkpoint.stored.catalog import entries
 
     ckpt = Checkpointer(folder / "probe", every=10**9, keep=1, upload=kind)
     ckpt.step(0, work.state)
@@ -411,13 +412,14 @@ def race_probe(work: Workload, folder: Path, kind: Any) -> dict[str, Any]:
         ckpt._met.saves.wait()  # type: ignore[union-attr]
         assert ckpt.durable["local"] == number, ckpt.errors
         before = [t.detach().clone() for t in work.tensors()]
-        from torchett.checkpoint.prefetch import Prefetch
-        from torchett.checkpoint.ranks import Alone
-        from torchett.checkpoint.restore import load
+        from torchett.levers.checkpoint.restore.loading import load
+        from torchett.levers.checkpoint.restore.prefetch import Prefetch
+        from torchett.levers.checkpoint.restore.restore import stored_at
+        from torchett.levers.checkpoint.store_coordinator import Alone
 
         entry = entries(ckpt._tiers[0])[0]
         assert entry.step == number
-        load(entry, work.state, Alone(), Prefetch([], 0, 1))
+        load(stored_at(entry, Prefetch([], 0, 1)), work.state, Alone())
         for saved, true, later in zip(work.tensors(), truth, before, strict=True):
             compared += 1
             wrong += not torch.equal(saved, true)

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "checkpoint"))
+sys.path.insert(0, str(ROOT / "tests" / "levers" / "checkpoint"))
 os.environ["ETT_DISABLE"] = "1"
 
 FAULTS = {
@@ -68,13 +68,15 @@ def live(where: Path, fault: str, seed: int, steps: int, says: int) -> None:
     """One life: in a fork, until it ends or is ended."""
     from trainer import Training
 
-    from torchett.checkpoint import Checkpointer, CheckpointError, commit
-    from torchett.checkpoint.storage import Folder
+    from torchett.levers.checkpoint import Checkpointer, CheckpointError
+    from torchett.levers.checkpoint.stored.storage import Folder
+    from torchett.levers.checkpoint.upload import commit
 
     rng = random.Random(seed)
     training = Training()
     by_process = fault == "the upload process killed"
-    ckpt = Checkpointer(where, every=EVERY, keep=KEEP, upload="process" if by_process else "thread")
+    kind = "process" if by_process else "thread"
+    ckpt = Checkpointer(where, every=EVERY, keep=KEEP, upload=kind, snapshot_every=None)
     try:
         first = ckpt.restore(training.state)
     except CheckpointError as error:

@@ -143,7 +143,7 @@ def child(model_name: str, side: str, folder: str) -> None:
     import torch._inductor.compile_fx
     import torch._inductor.runtime.triton_heuristics
 
-    import torchett.compile.session
+    import torchett.levers.compile.cache.session
 
     with suppress(ImportError):  # dynamo does it when it first meets a function of torch
         import torch.distributed.tensor.experimental
@@ -180,7 +180,7 @@ def child(model_name: str, side: str, folder: str) -> None:
     value = loss.item()
     done = time.monotonic()
 
-    from torchett.compile.adapter.caches import counts
+    from torchett.levers.compile.adapter.caches import counts
 
     found = counts()
     row: Row = {
@@ -196,7 +196,7 @@ def child(model_name: str, side: str, folder: str) -> None:
         "graph_misses": found.graph_misses,
     }
     if side in ("cold", "ours"):
-        outcome = torchett.compile.session._session._outcome  # type: ignore[union-attr]
+        outcome = torchett.levers.compile.cache.session._session._outcome  # type: ignore[union-attr]
         row |= {"match": outcome.match, "entries": outcome.entries, "reason": outcome.reason}
         row["load_s"] = outcome.download_s + outcome.install_s
     if side == "cold":
@@ -205,7 +205,7 @@ def child(model_name: str, side: str, folder: str) -> None:
         Path(folder, "megacache").write_bytes(saved[0])
         row["megacache_bytes"] = len(saved[0])
         kept = time.monotonic()
-        torchett.compile.session._session.settle(5.0)  # type: ignore[union-attr]
+        torchett.levers.compile.cache.session._session.settle(5.0)  # type: ignore[union-attr]
         row["keep_s"] = time.monotonic() - kept
         row["archive_bytes"] = sum(p.stat().st_size for p in Path(folder).glob("library/*/*.ett"))
     if os.environ.get("BENCH_PROFILE") and side != "cold":

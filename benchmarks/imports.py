@@ -1,14 +1,14 @@
-"""What a process takes to import torch, dynamo and inductor and to hash torch's sources.
+"""What a process takes to import torch, dynamo and inductor, with and without kept bytecode.
 
     ./dev bench imports [--rounds 7] [--quick] [--json]
 
-Each way in turn, in fresh processes that find all files read; medians. The first is Python's own;
-all others leave garbage lying meanwhile, as standbys do; "all" is what `ett run` does at the second
-launch in an environment, "no file yet" what it does at the first.
+Each way in turn, in fresh processes that find all files read; medians. "no bytecode" is what an
+installation without bytecode does in every process (images made by uv, read-only ones); "kept" is
+what `ett run` does there from the second process on; "kept, no collections" what its standbys do.
 """
 
-import os
 import statistics
+import sys
 import tempfile
 import time
 
@@ -18,46 +18,25 @@ MODULES = (
     *("torch", "torch.distributed", "torch.utils.data", "torch._dynamo"),
     *("torch.distributed.checkpoint.state_dict", "torch._inductor.compile_fx"),
 )
-HASHED = "torchett.launch.rehearsal:hash_sources"
 WAYS = {
-    "python": (),
-    "rarely collected": ("gc",),
-    "… two shortcuts": ("gc", "shortcuts"),
-    "… libraries by a thread": ("gc", "libraries"),
-    "… bytecode in one file": ("gc", "bundle"),
-    "… hash remembered": ("gc", "hash"),
-    "no file yet": ("gc", "shortcuts", "libraries"),
-    "all": ("gc", "shortcuts", "libraries", "bundle", "hash"),
+    "no bytecode": ("compile",),
+    "kept": ("keep",),
+    "kept, no collections": ("keep", "gc"),
 }
 
 
-def imports(ways: list[str], folder: str, write: bool) -> Row:
-    """Seconds until all is imported, and until the sources are hashed."""
+def imports(ways: list[str], folder: str) -> Row:
+    """Seconds until all is imported."""
     began, cpu = time.perf_counter(), time.process_time()
-    os.environ["ETT_BYTECODE"] = folder
-    from torchett.launch.imports import bundle, hashes, libraries, shortcuts
-    from torchett.launch.standby import prepare
-    from torchett.record.boarding import when_imported
+    from torchett.launch.standby.rank_process import prepare
 
-    if "bundle" in ways:
-        bundle.board()
-    if "shortcuts" in ways:
-        shortcuts.name_modules_of_frames()
-        when_imported("torch._inductor.codegen.common", shortcuts.compile_templates_late)
-    if "libraries" in ways:
-        libraries.load_beside()
-    if "hash" in ways:
-        when_imported("torch._inductor.codecache", hashes.recall)
+    if "keep" in ways:
+        sys.pycache_prefix, sys.dont_write_bytecode = folder, False
+    else:
+        sys.pycache_prefix, sys.dont_write_bytecode = f"{folder}-none", True
     for name in MODULES:
         prepare(name) if "gc" in ways else __import__(name)
-    imported = time.perf_counter() - began
-    prepare(HASHED)
-    row = {"imports_s": imported, "all_s": time.perf_counter() - began}
-    row["cpu_s"] = time.process_time() - cpu
-    if write:
-        bundle.write()
-        hashes.remember()
-    return row
+    return {"imports_s": time.perf_counter() - began, "cpu_s": time.process_time() - cpu}
 
 
 def main() -> None:
@@ -66,29 +45,26 @@ def main() -> None:
     args = parser.parse_args()
     found: dict[str, list[Row]] = {name: [] for name in WAYS}
     with tempfile.TemporaryDirectory(prefix="ett-imports-") as folder:
-        for _ in range(2):  # by the second all files are read, and there is bytecode of each
-            fresh(imports, ways=["bundle"], folder=folder, write=True)
+        fresh(imports, ways=["keep"], folder=folder)  # now all files are read
         for _ in range(1 if args.quick else args.rounds):
             for name, ways in WAYS.items():
-                found[name].append(fresh(imports, ways=list(ways), folder=folder, write=False))
-        size_mb = max(entry.stat().st_size for entry in os.scandir(folder)) / 1e6
+                found[name].append(fresh(imports, ways=list(ways), folder=folder))
     rows: list[Row] = []
     for name, rounds in found.items():
         row = {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
         rows.append({"way": name, **row})
-        rows[-1]["less"] = 100 * (1 - row["all_s"] / rows[0]["all_s"])
+        rows[-1]["less"] = 100 * (1 - row["imports_s"] / rows[0]["imports_s"])
     seconds, percent = "{:.2f}".format, "{:.0f}%".format
     columns = [
         Column("way", "way"),
         Column("imports_s", "imported after, s", seconds),
-        Column("all_s", "and hashed, s", seconds),
         Column("cpu_s", "CPU s", seconds),
-        Column("less", "less than python", percent),
+        Column("less", "less than without", percent),
     ]
-    report = Report("imports", facts={"rounds": len(found["all"]), "file_mb": round(size_mb, 1)})
+    report = Report("imports", facts={"rounds": len(found["kept"])})
     report.sheets = [Sheet("imports", columns, rows)]
     less = rows[-1]["less"]
-    report.bars = [Bar("all of it", "≥ 30% less", f"{less:.0f}%", less >= 30)]
+    report.bars = [Bar("kept, no collections", "≥ 30% less", f"{less:.0f}%", less >= 30)]
     report.show(args.json)
 
 

@@ -24,7 +24,13 @@ from typing import Protocol
 
 from _table import Bar, Column, Report, Row, Sheet, options
 
-from torchett.checkpoint.interval import DAY_S, AutoInterval, Costs, optimum_s, waste
+from torchett.levers.checkpoint.interval.interval import (
+    DAY_S,
+    AutoInterval,
+    Costs,
+    optimum_s,
+    waste,
+)
 
 PRIORS = (0.25, 1.0, 4.0)
 

@@ -40,8 +40,8 @@ Aim = Literal["time", "early", "opening", "folding", "storing"]
 # early one comes by the clock too, when the record is hardly open.
 AIMS: dict[Aim, int] = {"time": 6, "early": 2, "opening": 4, "folding": 5, "storing": 3}
 MODULES: dict[str, tuple[tuple[str, ...], int]] = {
-    "opening": (("api.py", "flight.py", "recorder.py"), 700),
-    "folding": (("flight.py", "fold.py", "layout.py"), 60_000),
+    "opening": (("api.py", "flight.py", "ring.py", "log_writer.py", "recorder.py"), 900),
+    "folding": (("flight.py", "fold.py", "layout.py", "log_writer.py"), 60_000),
     "storing": (("recorder.py",), 20_000),
 }
 LONGEST_S = 0.8
@@ -215,7 +215,7 @@ def nursery() -> None:
     import torch
     import torch.utils.data
 
-    import torchett.record.flight  # noqa: F401  so that its import is no part of opening
+    import torchett.record.flight.writer  # noqa: F401  so that its import is no part of opening
 
     # What torch imports at its first use. No backward: autograd refuses to be forked after one.
     torch.set_num_threads(1)
@@ -412,8 +412,8 @@ def check_steps(death: Death, rows: Any, offset_ns: int, problems: list[str]) ->
 
 def check_spans(death: Death, path: Path, problems: list[str]) -> None:
     """Whether every span that had ended is there: counted by frame, as they lie folded."""
-    from torchett.record import layout
-    from torchett.runs.flights import open_flight
+    from torchett.record.flight import format as layout
+    from torchett.runs.flight_records import open_flight
 
     flight = open_flight(path)
     assert not isinstance(flight, str), flight
@@ -442,8 +442,8 @@ def run(kills: int, seed: int) -> Result:
     """Kill that many children and check every record."""
     from torchett.model.errors import RunError
     from torchett.record.clock import anchor
-    from torchett.record.flight import seal
-    from torchett.record.layout import attempt_folder, log_path
+    from torchett.record.flight.format import attempt_folder, log_path
+    from torchett.record.flight.seal import seal
     from torchett.runs.reader import RunReader
 
     rng = random.Random(seed)

@@ -29,6 +29,7 @@ from pathlib import Path
 
 from _table import Column, Report, Row, Sheet, bar, options
 
+from torchett.record.flight.ring import pulse, rings
 from torchett.runs.reader import RunReader
 
 KINDS = ("rank", "rank", "standby", "agent", "both", "start-up", "hand-over", "hang")
@@ -117,15 +118,12 @@ def words(pid: int) -> str:
 def members(run: Path, root: int) -> dict[str, list[int]]:
     """Agent, ranks and standbys of the job at this moment."""
     found: dict[str, list[int]] = {"agent": [], "standby": [], "rank": []}
-    ranks = {
-        int.from_bytes(live.read_bytes()[16:24], "little")
-        for live in run.glob("attempt-*/rank-*.live")
-    }
+    ranks = {seen.pid for path in rings(run) if (seen := pulse(path)) is not None}
     for pid in family(root):
         said = words(pid)
         if pid in ranks:
             found["rank"].append(pid)
-        elif "torchett.launch.agent" in said and not found["agent"]:
+        elif "torchett.launch.elastic.agent" in said and not found["agent"]:
             found["agent"].append(pid)
         elif "torchett.launch." in said:  # what was forked from the agent has its words
             found["standby"].append(pid)
@@ -234,7 +232,7 @@ def judge(verdict: Verdict, output: str, run: Path, ours: set[int], before: set[
     if left:
         verdict.wrong.append(f"left behind: {[words(pid) for pid in left]}")
     shared = sorted(set(os.listdir("/dev/shm")) - before)
-    if any(name.startswith(("torch_", "sem.", "psm_")) for name in shared):
+    if any(name.startswith(("torch_", "sem.", "psm_", "ett-")) for name in shared):
         verdict.wrong.append(f"left in /dev/shm: {shared}")
     ledger = RunReader(run).poll().ledger()
     if ledger.last_step != STEPS - 1:

@@ -44,8 +44,8 @@ def measure(args: Namespace) -> tuple[list[Row], list[Row], int]:
     import torch._dynamo.utils
 
     import torchett as ett
-    from torchett.compile import watch
-    from torchett.compile.adapter import events
+    from torchett.levers.compile.adapter import events
+    from torchett.levers.compile.observe import watch
 
     torch.set_num_threads(1)
     ett.init(job="observe")

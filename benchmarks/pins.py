@@ -1,6 +1,6 @@
 """Kernels tuned once: how often each process of a job times one, counted beside our own record.
 
-    ./dev bench pins         on a GPU; tests/compile/test_pins.py does it by Triton's interpreter
+    ./dev bench pins         on a GPU; test_pins.py does it by Triton's interpreter
 
 Four processes, one after the other, each under `ett run`, all with the same script: two Triton
 kernels of a user's, called as they are, and a function whose kernels Inductor tunes.

@@ -30,8 +30,8 @@ from typing import Any
 
 from _table import Bar, Column, Report, Row, Sheet, bar, fresh, options, serve
 
-from torchett.startup.plan_run import PlanRun
-from torchett.startup.schedule import makespan
+from torchett.levers.startup.plan.plan_run import PlanRun
+from torchett.levers.startup.plan.schedule import makespan
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -52,7 +52,7 @@ def start(overlap: bool, service_s: float, preset: str, folder: str, cache: str)
     from gpt.model import GPT, PRESETS
 
     import torchett as ett
-    from torchett.startup.fast_batch import shadow
+    from torchett.levers.startup.first_compile.fast_batch import shadow
 
     ett.init()
     config, cpu = PRESETS[preset], torch.device("cpu")

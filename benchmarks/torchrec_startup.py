@@ -30,9 +30,9 @@ from typing import Any
 
 from _table import Bar, Column, Report, Row, Sheet, bar, options
 
-from torchett.startup.audit import KIND
-from torchett.startup.collectives import GROUP_MAKERS, OBJECT_COLLECTIVES, swapped
-from torchett.startup.communication import communication
+from torchett.levers.communication.audit import KIND
+from torchett.levers.communication.collectives import GROUP_MAKERS, OBJECT_COLLECTIVES, swapped
+from torchett.levers.communication.communication import communication
 
 SIDES = {
     "stock": "stock TorchRec",
@@ -48,13 +48,12 @@ def worker(args: Namespace) -> None:
     """One rank of one side: build, shard, and write down what came of it."""
     import torch
     import torch.distributed as dist
-    from torch.distributed import distributed_c10d
     from torchrec import EmbeddingCollection, EmbeddingConfig
     from torchrec.distributed import DistributedModelParallel
     from torchrec.distributed.embedding import EmbeddingCollectionSharder
 
-    from torchett.startup.sharding_plans import cached_sharding_plans
-    from torchett.startup.torchrec import _canonical, local_shard_metadata
+    from torchett.levers.communication.sharding_plans import cached_sharding_plans
+    from torchett.levers.communication.torchrec import _canonical, local_shard_metadata
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -87,7 +86,7 @@ def worker(args: Namespace) -> None:
 
         return count
 
-    restore = swapped(distributed_c10d, counted)
+    restore = swapped(counted, "audit")
     with ExitStack() as levers:
         if args.side != "stock":
             levers.enter_context(local_shard_metadata())
