@@ -20,6 +20,7 @@ class StepDataset(Dataset[Batch], Generic[Batch]):
 
     `warmup_s` stands for what real input pipelines do before their first batch (list files, open
     connections, fill shuffle buffers). Each process that reads the dataset pays it once.
+    `delay_s` stands for storage that is slow: every batch pays it.
     """
 
     def __init__(
@@ -29,14 +30,16 @@ class StepDataset(Dataset[Batch], Generic[Batch]):
         seed: int,
         rank: int,
         warmup_s: float = 0.0,
+        delay_s: float = 0.0,
     ) -> None:
         self.make_batch = make_batch
         self.seed = seed
         self.rank = rank
         self.warmup_left_s = warmup_s
+        self.delay_s = delay_s
 
     def __getitem__(self, step: int) -> Batch:
-        time.sleep(self.warmup_left_s)
+        time.sleep(self.warmup_left_s + self.delay_s)
         self.warmup_left_s = 0.0
         seed = zlib.crc32(f"{self.seed}/{step}/{self.rank}".encode())
         return self.make_batch(torch.Generator().manual_seed(seed))

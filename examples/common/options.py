@@ -19,12 +19,18 @@ def parse_options(workload: str, presets: Iterable[str]) -> argparse.Namespace:
     add("--steps", type=int, default=120, help="optimizer steps of the whole job")
     if workload == "dlrm":
         add("--sharded", action="store_true", help="tables sharded over the ranks by TorchRec")
+        add(
+            "--publish",
+            choices=["standalone", "in-trainer"],
+            help="train_ett.py: publish at the end, by a CPU worker or while devices are held",
+        )
     add("--batch-size", type=int, help="per rank (default: the preset's)")
     add("--lr", type=float, default=1e-3)
     add("--seed", type=int, default=0, help="of the weights and the data")
     add("--compile", action=argparse.BooleanOptionalAction, default=True)
     add("--num-workers", type=int, default=1, help="loader processes per rank")
     add("--data-warmup", type=float, default=0.0, metavar="SECONDS", help="before the first batch")
+    add("--data-delay", type=float, default=0.0, metavar="SECONDS", help="in every batch")
     add("--checkpoint-dir", type=Path, help=f"(default: checkpoints/{workload}-PRESET)")
     add("--save-every", type=int, default=20, metavar="STEPS", help="0: only at the end")
     add("--mtbf", type=float, metavar="SECONDS", help="train_ett.py: expected between failures")

@@ -39,7 +39,7 @@ def build_model(args: Namespace, device: torch.device) -> tuple[nn.Module, Optim
     if args.sharded:
         from dlrm.sharded import sharded
 
-        from torchett.startup.sharding_plans import cached_sharding_plans
+        from torchett.levers.communication.sharding_plans import cached_sharding_plans
 
         with cached_sharding_plans(f"{args.checkpoint_dir}-plans"):
             return sharded(args, PRESETS[args.preset], device)
@@ -66,7 +66,8 @@ def build_dataset(args: Namespace, world: World) -> StepDataset[Clicks]:
         rows=config.rows,
         batch_size=args.batch_size or BATCH_SIZES[args.preset],
     )
-    return StepDataset(make_batch, seed=args.seed, rank=world.rank, warmup_s=args.data_warmup)
+    slow = {"warmup_s": args.data_warmup, "delay_s": args.data_delay}
+    return StepDataset(make_batch, seed=args.seed, rank=world.rank, **slow)
 
 
 def build_loader(
@@ -153,6 +154,10 @@ def main() -> None:
         checkpoints.step(step, state)
 
     checkpoints.close()  # the last step is safe
+    if args.publish:
+        recipe = f"{Path(__file__).with_name('publishing.py')}:{args.preset}"
+        in_trainer = args.publish == "in-trainer"
+        ett.publish(recipe, checkpoints, name=f"dlrm-{args.preset}", in_trainer=in_trainer)
     if args.digest and (world.rank == 0 or args.sharded):
         digest = weights_digest(model)
         if world.rank == 0:

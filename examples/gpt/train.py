@@ -52,7 +52,8 @@ def build_dataset(args: Namespace, world: World) -> StepDataset[tuple[Tensor, Te
         block_size=config.block_size,
         batch_size=args.batch_size or BATCH_SIZES[args.preset],
     )
-    return StepDataset(make_batch, seed=args.seed, rank=world.rank, warmup_s=args.data_warmup)
+    slow = {"warmup_s": args.data_warmup, "delay_s": args.data_delay}
+    return StepDataset(make_batch, seed=args.seed, rank=world.rank, **slow)
 
 
 def build_loader(
