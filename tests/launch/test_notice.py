@@ -152,14 +152,17 @@ def test_workers_uploads_and_agents_that_are_signalled_with_a_rank_let_it_save(
 def test_a_warning_to_every_process_and_then_sigterm_ends_ranks_that_have_saved(
     tmp_path: Path,
 ) -> None:
-    """A forked rank has its agent's handler for USR1; SIGTERM comes while it saves."""
+    """A forked rank has its agent's handler for USR1, so it trains on after that save.
+
+    SIGTERM comes while it saves or some steps later; then those steps are saved, too.
+    """
     running = start(tmp_path, script=TRAINS, standby="--standby")
     wait_for(tmp_path, "ready-*")
     for pid in reversed(family(running.pid)):
         os.kill(pid, signal.SIGUSR1)
     running.send_signal(signal.SIGTERM)
     assert running.wait(timeout=15) != 0
-    assert len(list((tmp_path / "checkpoints").glob("step-*"))) == 1
+    assert len(list((tmp_path / "checkpoints").glob("step-*"))) in (1, 2)
     assert RunReader(tmp_path / "runs" / "j").poll().ledger().accounts.get("unsaved", 0) == 0
 
 
