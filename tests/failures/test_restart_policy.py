@@ -217,7 +217,9 @@ def test_the_rows_on_the_documents_page_are_read(tmp_path: Path) -> None:
 def test_what_other_nodes_decided_counts_and_is_kept_once(tmp_path: Path) -> None:
     """Nodes may share the folder or not: either way a decision is one line, and is counted."""
     policies = [
-        RunPolicy(tmp_path / folder, {"ETT_LINEAGE": name}, Printed(), table=TABLE, rules=[])
+        RunPolicy(
+            tmp_path / folder, {"ETT_LINEAGE": name}, Printed(), lambda: 0, table=TABLE, rules=[]
+        )
         for folder, name in (("shared", "a"), ("shared", "b"), ("own", "c"))
     ]
     for folder in ("shared", "own"):

@@ -1,6 +1,6 @@
 """The restart policy of `ett run`, and what it decided as `ett report` shows it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,14 +27,19 @@ def policy_of(
 
         table_with(map(Path, files))
 
-    def make(run: Path, env: Mapping[str, str], printed: "Printed") -> "RestartPolicy":
+    def make(
+        run: Path,
+        env: Mapping[str, str],
+        printed: "Printed",
+        new_memory_kills: Callable[[], int | None],
+    ) -> "RestartPolicy":
         from torchett.failures.restart.policy import RunPolicy
         from torchett.failures.restart.table import table_with
         from torchett.failures.rules import rules_with
 
         own = [Path(name) for name in env.get("ETT_FAILURE_RULES", "").split(":") if name]
         table = table_with(Path(name) for name in files)
-        return RunPolicy(run, env, printed, table=table, rules=rules_with(own))
+        return RunPolicy(run, env, printed, new_memory_kills, table=table, rules=rules_with(own))
 
     return make
 
