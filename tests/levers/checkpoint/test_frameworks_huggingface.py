@@ -26,7 +26,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> str:
     return hf_trainer.digest(trainer)
 
 
-class Interrupted(Exception):
+class StoppedError(Exception):
     pass
 
 
@@ -39,13 +39,13 @@ class Interrupt(transformers.TrainerCallback):  # type: ignore[misc]
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.ours.checkpointer.wait()
         if state.global_step == self.before:
-            raise Interrupted
+            raise StoppedError
 
 
 def interrupted(folder: Path, before: int) -> None:
     trainer, ours, _ = hf_trainer.made(folder, STEPS, every=1, keep=20)
     trainer.add_callback(Interrupt(ours, before))
-    with pytest.raises(Interrupted):
+    with pytest.raises(StoppedError):
         trainer.train()
     ours.checkpointer.close(final=False)
 
@@ -98,7 +98,7 @@ def test_switched_off_it_leaves_the_trainer_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("ETT_WITHOUT", "trainer-checkpoints")
-    trainer, ours, watch = hf_trainer.made(tmp_path, 5)
+    trainer, ours, _ = hf_trainer.made(tmp_path, 5)
     assert {"train", "_load_from_checkpoint"}.isdisjoint(vars(trainer))
     with caplog.at_level(logging.WARNING, logger="torchett"):
         trainer.train()
