@@ -1,6 +1,8 @@
 """A Hugging Face Trainer whose every bit depends on its whole past, as a script.
 
-python hf_trainer.py FOLDER STEPS [KILL_BEFORE]   its last line is the digest of the end state
+python hf_trainer.py FOLDER STEPS             it prints the digest of the end state
+python hf_trainer.py FOLDER STEPS kill 8      the same, killed in that step of its first life
+python hf_trainer.py FOLDER STEPS notice 7    it is sent SIGTERM in that step
 """
 
 import hashlib
@@ -43,7 +45,20 @@ class Kill(transformers.TrainerCallback):  # type: ignore[misc]
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         settle(self.ours)
         if state.global_step == self.before:
-            os.kill(os.getpid(), signal.SIGKILL)
+            self.end()
+
+    def end(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Notice(Kill):
+    """Is sent SIGTERM in the middle of a step."""
+
+    def end(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        met = self.ours.checkpointer._met
+        while met is not None and not met.preemption._notice.received():
+            time.sleep(0.001)
 
 
 def settle(ours: TrainerCheckpoints) -> None:
@@ -55,7 +70,7 @@ def settle(ours: TrainerCheckpoints) -> None:
 
 
 def made(
-    folder: Path, steps: int, *, kill: int = -1, **settings: Any
+    folder: Path, steps: int, *, kill: int = -1, watching: type[Kill] = Kill, **settings: Any
 ) -> tuple[Any, TrainerCheckpoints, Kill]:
     """A Trainer of 3 epochs of 5 updates over 2 batches each."""
     transformers.set_seed(3)
@@ -76,7 +91,7 @@ def made(
         folder / "c",
         **{"every": 1000, "snapshot_every": None, "upload": "thread"} | settings,
     )
-    watch = Kill(ours, kill)
+    watch = watching(ours, kill)
     trainer.add_callback(watch)
     return trainer, ours, watch
 
@@ -103,13 +118,18 @@ def digest(trainer: Any) -> str:
 
 
 if __name__ == "__main__":
-    where = Path(sys.argv[1])
-    first_life = not (where / "died").exists()
-    kill = int(sys.argv[3]) if len(sys.argv) > 3 and first_life else -1
-    if kill >= 0:
+    where, how = Path(sys.argv[1]), "".join(sys.argv[3:4])
+    kill = int(sys.argv[4]) if how else -1
+    died = where / f"died-{os.environ.get('RANK', '0')}"
+    if how == "kill" and died.exists():
+        kill = -1
+    elif how == "kill":
         where.mkdir(exist_ok=True)
-        (where / "died").touch()
-    trainer, ours, watch = made(where, int(sys.argv[2]), kill=kill, snapshot_every=3)
+        died.touch()
+    watching = Notice if how == "notice" else Kill
+    trainer, ours, watch = made(
+        where, int(sys.argv[2]), kill=kill, watching=watching, snapshot_every=3
+    )
     trainer.train()
     print("began at", watch.steps[0], "from", ours.checkpointer._restored_tier, flush=True)
     print(digest(trainer), flush=True)

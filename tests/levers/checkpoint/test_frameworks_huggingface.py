@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -114,10 +115,23 @@ def test_deepspeed_is_refused(tmp_path: Path) -> None:
         hf_trainer.TrainerCheckpoints(OfDeepSpeed(), tmp_path)
 
 
+def environment(folder: Path) -> dict[str, str]:
+    env = {k: v for k, v in os.environ.items() if not k.startswith("ETT_")}
+    return env | {"ETT_RUNS": str(folder / "runs"), "OMP_NUM_THREADS": "1"}
+
+
+def test_a_notice_is_answered_by_a_checkpoint_and_the_end(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, hf_trainer.__file__, str(tmp_path), str(STEPS), "notice", "7"],
+        env=environment(tmp_path), capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGTERM, done.stderr[-3000:]
+    assert (tmp_path / "c" / "latest").read_text().strip() == "step-00000007"
+
+
 def run(folder: Path, *launcher: str, kill: tuple[str, ...] = ()) -> str:
     """What two ranks printed."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("ETT_")}
-    env |= {"ETT_RUNS": str(folder / "runs"), "OMP_NUM_THREADS": "1"}
+    env = environment(folder)
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     script = (hf_trainer.__file__, str(folder), str(STEPS), *kill)
     done = subprocess.run(
@@ -132,6 +146,6 @@ def run(folder: Path, *launcher: str, kill: tuple[str, ...] = ()) -> str:
 def test_killed_ranks_under_ett_run_go_on_from_memory_with_the_same_bits(tmp_path: Path) -> None:
     ett = (sys.executable, "-m", "torchett.cli.main", "run", "--job", "hf", "--max-restarts", "1")
     expected = set(re.findall(r"\b\w{64}\b", run(tmp_path / "unbroken")))
-    said = run(tmp_path / "killed", *ett, "--", kill=("8",))
+    said = run(tmp_path / "killed", *ett, "--", kill=("kill", "8"))
     assert re.findall(r"began at (\d+) from (\w+)", said) == [("6", "memory")] * 2, said
     assert set(re.findall(r"\b\w{64}\b", said)) == expected

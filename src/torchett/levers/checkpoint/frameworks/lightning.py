@@ -74,7 +74,7 @@ class LightningCheckpoints(Callback):  # type: ignore[misc]
         if self._is_over:
             return
         self._progress.seeks()
-        # Lightning would end the loop at SIGTERM before a save: the Checkpointer hears it as well.
+        # Lightning's handler ends the loop before the save that the Checkpointer makes at SIGTERM.
         trainer._signal_connector.teardown()
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
