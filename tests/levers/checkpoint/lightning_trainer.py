@@ -64,6 +64,28 @@ class Model(pl.LightningModule):  # type: ignore[misc]
         return torch.utils.data.DataLoader(Data(), batch_size=8)
 
 
+class TwoOptimizers(Model):
+    """Steps by itself, with an optimizer for each half; no batches are put together."""
+
+    def training_step(self, batch: torch.Tensor, index: int) -> None:
+        self.layers(batch).square().mean().backward()
+        for optimizer in self.optimizers():
+            optimizer.step()
+            optimizer.zero_grad()
+        for scheduler in self.lr_schedulers():
+            scheduler.step()
+
+    def configure_optimizers(self) -> Any:
+        halves = (self.layers[:2], self.layers[2:])
+        optimizers = [torch.optim.AdamW(half.parameters(), lr=1e-2) for half in halves]
+        step_lr = torch.optim.lr_scheduler.StepLR
+        return optimizers, [step_lr(one, 3, 0.9) for one in optimizers]
+
+    @property
+    def automatic_optimization(self) -> bool:
+        return False
+
+
 class Kill(pl.Callback):  # type: ignore[misc]
     """Does something in the middle of a step, once what was due before is whole."""
 
@@ -98,6 +120,8 @@ def made(
     *,
     kill: int = -1,
     loader: type = torch.utils.data.DataLoader,
+    module: type[Model] = Model,
+    accumulate: int = 2,
     trainer: dict[str, Any] | None = None,
     watch: type[Kill] = Kill,
     **settings: Any,
@@ -109,12 +133,12 @@ def made(
     )
     seen = watch(ours, kill)
     found = pl.Trainer(
-        callbacks=[ours, seen], max_epochs=EPOCHS, accumulate_grad_batches=2,
+        callbacks=[ours, seen], max_epochs=EPOCHS, accumulate_grad_batches=accumulate,
         val_check_interval=6, accelerator="cpu", enable_checkpointing=False, logger=False,
         enable_progress_bar=False, enable_model_summary=False, default_root_dir=folder,
         **(trainer or {}),
     )  # fmt: skip
-    return found, Model(loader), ours, seen
+    return found, module(loader), ours, seen
 
 
 def digest(trainer: Any, model: Model) -> str:
@@ -122,10 +146,11 @@ def digest(trainer: Any, model: Model) -> str:
     sha = hashlib.sha256()
     for _, tensor in sorted(model.state_dict().items()):
         sha.update(tensor.contiguous().numpy().tobytes())
-    for one in trainer.optimizers[0].state_dict()["state"].values():
-        for name in sorted(one):
-            sha.update(one[name].contiguous().numpy().tobytes())
-    sha.update(repr(trainer.optimizers[0].param_groups[0]["lr"]).encode())
+    for optimizer in trainer.optimizers:
+        for one in optimizer.state_dict()["state"].values():
+            for name in sorted(one):
+                sha.update(one[name].contiguous().numpy().tobytes())
+        sha.update(repr(optimizer.param_groups[0]["lr"]).encode())
     sha.update(repr((trainer.current_epoch, trainer.global_step)).encode())
     sha.update(bytes(torch.get_rng_state().tolist()))
     return sha.hexdigest()

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ pytest.importorskip("accelerate")
 
 import hf_trainer  # noqa: E402
 from trainer import Training, flip  # noqa: E402, F401  (nothing is recorded, see conftest.py)
+
+from torchett.levers.checkpoint import CheckpointError  # noqa: E402
 
 STEPS = 13
 
@@ -107,12 +110,21 @@ def test_switched_off_it_leaves_the_trainer_alone(
     assert "does not save" in caplog.text
 
 
-def test_deepspeed_is_refused(tmp_path: Path) -> None:
-    class OfDeepSpeed:
-        is_deepspeed_enabled = True
+def test_what_hides_the_optimizer_is_refused(tmp_path: Path) -> None:
+    plugin = SimpleNamespace(fsdp_version=1)
+    accelerator = SimpleNamespace(state=SimpleNamespace(fsdp_plugin=plugin))
+    for match, trainer in {
+        "DeepSpeed": SimpleNamespace(is_deepspeed_enabled=True),
+        "use FSDP2": SimpleNamespace(is_fsdp_enabled=True, accelerator=accelerator),
+    }.items():
+        with pytest.raises(ValueError, match=match):
+            hf_trainer.TrainerCheckpoints(trainer, tmp_path)
 
-    with pytest.raises(ValueError, match="DeepSpeed"):
-        hf_trainer.TrainerCheckpoints(OfDeepSpeed(), tmp_path)
+
+def test_a_search_is_refused(tmp_path: Path) -> None:
+    trainer, _, _ = hf_trainer.made(tmp_path, 5)
+    with pytest.raises(CheckpointError, match="a folder each"):
+        trainer.train(trial={"learning_rate": 0.1})
 
 
 def environment(folder: Path) -> dict[str, str]:

@@ -15,7 +15,7 @@ pl: Any = pytest.importorskip("lightning.pytorch")
 StatefulDataLoader: Any = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
 
 import lightning_trainer  # noqa: E402
-from lightning_trainer import Kill, digest, made  # noqa: E402
+from lightning_trainer import Kill, TwoOptimizers, digest, made  # noqa: E402
 from trainer import Training, flip  # noqa: E402, F401  (nothing is recorded)
 
 LOADERS = {"plain": torch.utils.data.DataLoader, "stateful": StatefulDataLoader}
@@ -82,6 +82,40 @@ def test_the_callback_changes_nothing_of_a_run(
     trainer.callbacks = [one for one in trainer.callbacks if one is not ours]
     trainer.fit(model)
     assert digest(trainer, model) == expected
+
+
+@pytest.mark.parametrize("before", [11, 12, 29])
+def test_two_optimizers_and_manual_optimization(tmp_path: Path, before: int) -> None:
+    """36 batches, 72 of Lightning's global steps."""
+
+    class InterruptSecond(Interrupt):
+        def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, index: int) -> None:
+            super().on_train_batch_start(trainer, module, batch, index)
+            self.ours.checkpointer.wait()
+            if self.steps[-1][3] == self.before:
+                raise StoppedError
+
+        def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
+            pass
+
+    def fit(folder: Path, watch: type[Kill], **settings: Any) -> tuple[Any, Any, Any, Any]:
+        trainer, model, ours, seen = made(
+            folder, watch=watch, accumulate=1, module=TwoOptimizers, **settings
+        )
+        if watch is Kill:
+            trainer.fit(model)
+        else:
+            with pytest.raises(StoppedError):
+                trainer.fit(model)
+        ours.checkpointer.close(final=False)
+        return trainer, model, ours, seen
+
+    whole, model, _, steps = fit(tmp_path / "unbroken", Kill)
+    fit(tmp_path / "b", InterruptSecond, kill=before, every=1, keep=20)
+    again, same, _, seen = fit(tmp_path / "b", Kill)
+    assert seen.steps[0][3] == before
+    assert seen.steps == steps.steps[-len(seen.steps) :]
+    assert digest(again, same) == digest(whole, model)
 
 
 def test_a_run_that_is_over_trains_no_more(tmp_path: Path) -> None:

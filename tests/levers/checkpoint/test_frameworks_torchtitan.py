@@ -112,6 +112,40 @@ def test_initial_weights_are_torchtitans_business(tmp_path: Path) -> None:
             assert value.equal(same.state_dict()[name]), name
 
 
+def test_the_last_export_is_torchtitans_business(tmp_path: Path) -> None:
+    """In addition to a whole last checkpoint."""
+    pytest.importorskip("safetensors")
+
+    class Adapter:
+        fqn_to_index_mapping = None
+
+        def to_hf(self, state: dict[str, Any]) -> dict[str, Any]:
+            return {f"hf.{name}": value for name, value in state.items()}
+
+    trainer = titan_trainer.Trainer(
+        tmp_path, adapter=Adapter(), last_save_in_hf=True, keep_latest_k=0, every="1000"
+    )
+    trainer.train()
+    assert trainer.checkpointer.checkpointer.durable == {"local": STEPS - 1}
+    (exported,) = (tmp_path / "checkpoint-export" / f"step-{STEPS}").glob("*.safetensors")
+    assert b"hf.layers0.0.weight" in exported.read_bytes()
+
+
+def test_a_config_of_torchtitans_is_built_and_changed_from_its_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torchtitan.trainer")  # it needs triton
+    from torchtitan.config import ConfigManager
+
+    page = (Path(__file__).parents[3] / "docs" / "torchtitan.md").read_text()
+    (tmp_path / "my_configs.py").write_text(re.findall(r"```python\n(.*?)```", page, re.S)[-1])
+    monkeypatch.syspath_prepend(tmp_path)
+    told = ["--module", "my_configs", "--config", "llama3_8b_ett", "--checkpoint.every", "10m"]
+    checkpoint = ConfigManager().parse_args(told).checkpoint
+    assert type(checkpoint) is CheckpointManager.Config
+    assert (checkpoint.enable, checkpoint.every, checkpoint.keep_latest_k) == (True, "10m", 3)
+
+
 def test_another_step_than_the_newest_is_refused(tmp_path: Path) -> None:
     trainer = titan_trainer.Trainer(tmp_path)
     with pytest.raises(ValueError, match="load_step=5"):

@@ -50,7 +50,9 @@ class Data(torch.utils.data.IterableDataset[torch.Tensor]):
 class Trainer:
     """As torchtitan's Trainer: it is the state `train_state`, and counts steps from 1."""
 
-    def __init__(self, folder: Path, rank: int = 0, size: int = 1, **checkpoint: Any) -> None:
+    def __init__(
+        self, folder: Path, rank: int = 0, size: int = 1, adapter: Any = None, **checkpoint: Any
+    ) -> None:
         torch.manual_seed(3 + rank)
         self.step = self.ntokens_seen = self.first = 0
         parts = [
@@ -78,7 +80,7 @@ class Trainer:
         )
         self.checkpointer = config.build(
             dataloader=self.dataloader, model_parts=self.model_parts, optimizers=self.optimizers,
-            lr_schedulers=self.lr_schedulers, states={"train_state": self}, sd_adapter=None,
+            lr_schedulers=self.lr_schedulers, states={"train_state": self}, sd_adapter=adapter,
             base_folder=str(folder),
         )  # fmt: skip
 

@@ -55,11 +55,7 @@ class TrainerCheckpoints(TrainerCallback):  # type: ignore[misc]
         keep: int | Keep = 2,
         **settings: Any,
     ) -> None:
-        if getattr(trainer, "is_deepspeed_enabled", False):
-            raise ValueError(
-                "DeepSpeed keeps the optimizer's state in its engine, where a Checkpointer does "
-                "not find it: use the Trainer's own checkpoints with DeepSpeed"
-            )
+        _refuse(trainer)
         self.checkpointer = Checkpointer(where, every, keep, **settings)
         self._trainer = trainer
         self._generators = LateGenerators()
@@ -182,6 +178,22 @@ class Progress:
         for name, value in json.loads(state["json"]).items():
             if hasattr(self._trainer.state, name):
                 setattr(self._trainer.state, name, value)
+
+
+def _refuse(trainer: Any) -> None:
+    """ValueError where a Checkpointer cannot be right."""
+    if getattr(trainer, "is_deepspeed_enabled", False):
+        raise ValueError(
+            "DeepSpeed keeps the optimizer's state in its engine, where a Checkpointer does not "
+            "find it: use the Trainer's own checkpoints with DeepSpeed"
+        )
+    if getattr(trainer, "is_fsdp_enabled", False):
+        plugin = trainer.accelerator.state.fsdp_plugin
+        if getattr(plugin, "fsdp_version", 1) == 1:
+            raise ValueError(
+                "FSDP1 keeps the optimizer's state in flat shards of its own: use FSDP2 "
+                '(fsdp_config={"version": 2}), or the Trainer\'s own checkpoints with FSDP1'
+            )
 
 
 class _OtherStepError(Exception):
