@@ -144,7 +144,8 @@ def _strongest(
 ) -> Rule | None:
     """The strongest rule that fits a line, whose exception was raised in the given file.
 
-    Among equals one that begins a failure, then the earlier in the table.
+    Among equals one that says which file raised, then one that begins a failure, then the earlier
+    in the table.
     """
     fitting = {
         number
@@ -154,7 +155,11 @@ def _strongest(
     }
     return min(
         (rules[number] for number in sorted(fitting)),
-        key=lambda rule: (_STRENGTHS.index(rule.strength), _ROLES.index(rule.role)),
+        key=lambda rule: (
+            _STRENGTHS.index(rule.strength),
+            not rule.raised_in,
+            _ROLES.index(rule.role),
+        ),
         default=None,
     )
 

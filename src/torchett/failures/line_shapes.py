@@ -3,8 +3,9 @@
     step 811 loss 2.31        one shape: "step  loss ."
     step 812 loss 2.29
 
-A log of a training repeats few shapes many times. Only the shapes are searched, so a search costs
-little. Without digits, every line that contains a text still contains it.
+A log of a training repeats few shapes many times. Only the shapes are searched, and only for texts
+whose longest word is part of a word of the log. Without digits, every line that contains a text
+still contains it.
 """
 
 from bisect import bisect_right
@@ -24,6 +25,7 @@ class LineShapes:
             self._lines_of.setdefault(shape, []).append(index)
         self._shapes = list(self._lines_of)
         self._whole = "\n".join(self._shapes)
+        self._words = "\n".join(set(self._whole.split()))
         self._starts: list[int] = []
         start = 0
         for shape in self._shapes:
@@ -34,6 +36,8 @@ class LineShapes:
         """Indices of the lines that may contain the text, in lower case; all for an empty one."""
         text = text.translate(_NO_DIGITS)
         found: list[int] = []
+        if max(text.split(), key=len, default="") not in self._words:
+            return found
         at = self._whole.find(text)
         while at >= 0:
             number = bisect_right(self._starts, at) - 1
