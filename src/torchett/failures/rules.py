@@ -173,11 +173,12 @@ def _xid(path: Path, number: int, row: Any, source: str) -> Rule:
     code, bucket = row["code"], _text(where, row, "bucket")
     category = _category(where, _text(where, row, "category"))
     aside = bucket == "IGNORE" or category == UNKNOWN
+    usual = Strength.SPECIFIC if aside or bucket == "RESTART_APP" else Strength.DECISIVE
     return Rule(
         name=f"xid/{code}",
         category=category,
         role=Role.CASCADE if aside else Role.INITIATING,
-        strength=Strength.SPECIFIC if aside or bucket == "RESTART_APP" else Strength.DECISIVE,
+        strength=_member(where, Strength, row.get("strength", usual.value)),
         outlook=_BUCKETS.get(bucket, Outlook.REPLACE_NODE),
         patterns=(_pattern(where, rf"\bXid(?: \(.*?\))?(?: errors?| code)?[:= -]+{code}\b"),),
         source=f"{source}, {_text(where, row, 'name')}",
