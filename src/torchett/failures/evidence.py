@@ -142,16 +142,16 @@ def _patterns_by_text(rules: tuple[Rule, ...]) -> dict[str, list[_Numbered]]:
 def _strongest(
     line: Line, patterns: list[_Numbered], rules: tuple[Rule, ...], raised_in: str
 ) -> Rule | None:
-    """The strongest rule that fits a line, whose exception was raised in the given file.
+    """The strongest rule that fits a line, whose exception was raised there.
 
-    Among equals one that says which file raised, then one that begins a failure, then the earlier
+    Among equals one that says where it was raised, then one that begins a failure, then the earlier
     in the table.
     """
     fitting = {
         number
         for number, pattern in patterns
         if (pattern.regex.search(line.message) or pattern.regex.search(line.text))
-        and rules[number].fits_file(raised_in)
+        and rules[number].fits_place(raised_in)
     }
     return min(
         (rules[number] for number in sorted(fitting)),

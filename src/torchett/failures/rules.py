@@ -15,7 +15,7 @@ form (`ETT_FAILURE_RULES`, `--rules`); their rules are tried before the shipped 
     strength = "specific"                     # the default; or "decisive", "generic"
     outlook = "stop"                          # the default is the category's
     domain = "infra"                          # only where the category is "unknown"
-    raised_in = 'site-packages/botocore/'     # only for exceptions that such a file raised
+    raised_in = 'site-packages/botocore/'     # only for exceptions raised in such a "file function"
 
     xid = [{code = 79, name = "…", bucket = "RESTART_BM", category = "gpu_fell_off_bus"}]
 """
@@ -90,11 +90,11 @@ class Rule:
     source: str
     example: str
     domain: VerdictDomain
-    raised_in: str = ""  # a regular expression; any file if empty
+    raised_in: str = ""  # a regular expression; anywhere if empty
 
-    def fits_file(self, path: str) -> bool:
-        """Whether the rule holds for an exception that this file raised; "" if none is known."""
-        return not self.raised_in or bool(path and _compiled(self.raised_in).search(path))
+    def fits_place(self, raised_in: str) -> bool:
+        """Whether the rule holds for an exception raised there, in `FILE FUNCTION`, if known."""
+        return not self.raised_in or bool(_compiled(self.raised_in).search(raised_in))
 
 
 @cache

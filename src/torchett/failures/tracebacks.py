@@ -1,11 +1,11 @@
-"""Python tracebacks in a log: which lines are source code, and which file raised an exception.
+"""Python tracebacks in a log: which lines are source code, and which function raised an exception.
 
     Traceback (most recent call last):
       File "/app/train.py", line 40, in main              code
         dist.broadcast(x, src=0)                          code
       File "…/torch/distributed/c10d.py", line 9, in run  code, the innermost frame
         work.wait()                                       code
-    RuntimeError: the peer is gone                        raised in …/torch/distributed/c10d.py
+    RuntimeError: the peer is gone                        raised in …/torch/distributed/c10d.py run
 """
 
 import re
@@ -15,14 +15,14 @@ from typing import Final
 
 from torchett.failures.lines import parse_line
 
-_FRAME: Final = re.compile(r'^\s*File "([^"]*)", line \d+')
+_FRAME: Final = re.compile(r'^\s*File "([^"]*)", line \d+(?:, in (\S+))?')
 _ERROR: Final = re.compile(r"[\w.]+(?:Error|Exception)\b")
 _UNTIL: Final = 6  # lines after a frame in which the exception is looked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tracebacks:
-    """Indices of the lines that print frames and source, and the file of each exception's line."""
+    """Indices of the lines that print frames and source, and the file and function of each exception's line."""
 
     code: frozenset[int] = frozenset()
     raised_in: dict[int, str] = field(default_factory=dict)
@@ -37,7 +37,7 @@ def read_tracebacks(lines: Sequence[str], at: Sequence[int]) -> Tracebacks:
         if frame is None:
             continue
         code.add(index)
-        frames[index] = frame[1]
+        frames[index] = f"{frame[1]} {frame[2] or ''}"
         indent = len(lines[index]) - len(lines[index].lstrip())
         after = lines[index + 1 : index + 2]
         if after and not after[0].lstrip().startswith('File "'):

@@ -91,7 +91,9 @@ def _nearest_known(found: list[Evidence], first: Evidence) -> Evidence:
         return first
     before = [one for one in found if one.rule.role is not Role.TEARDOWN or one is first]
     known = [one for one in before if one.rule.category != UNKNOWN]
-    told = known or [one for one in before if one.rule.domain != UNKNOWN]
+    told = known or [
+        one for one in found if one.rule.category == UNKNOWN and one.rule.domain != UNKNOWN
+    ]
     return _nearest(told) if told else first
 
 
