@@ -42,3 +42,15 @@ def cause_of(verdict: Verdict) -> tuple[str | None, Domain | None]:
     """Cause and domain of an attempt for the ledger; None for what is not known."""
     cause = None if verdict.category == UNKNOWN else verdict.category
     return cause, None if verdict.domain == UNKNOWN else verdict.domain
+
+
+def domain_of_exception(text: str) -> Domain | None:
+    """The domain of an exception that ended a script, written as `ValueError: bad loss`.
+
+    An exception that no rule knows is the script's own: `user`. None where the text only says
+    that a process failed.
+    """
+    verdict = classify(text)
+    if verdict.domain != UNKNOWN:
+        return verdict.domain
+    return "user" if verdict.evidence is None else None

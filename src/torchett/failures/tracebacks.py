@@ -1,11 +1,11 @@
 """Python tracebacks in a log: which lines are source code, and which function raised an exception.
 
-    Traceback (most recent call last):
-      File "/app/train.py", line 40, in main              code
-        dist.broadcast(x, src=0)                          code
-      File "…/torch/distributed/c10d.py", line 9, in run  code, the innermost frame
-        work.wait()                                       code
-    RuntimeError: the peer is gone                        raised in …/torch/distributed/c10d.py run
+Traceback (most recent call last):
+  File "/app/train.py", line 40, in main              code
+    dist.broadcast(x, src=0)                          code
+  File "…/torch/distributed/c10d.py", line 9, in run  code, the innermost frame
+    work.wait()                                       code
+RuntimeError: the peer is gone                        raised in …/torch/distributed/c10d.py run
 """
 
 import re
@@ -22,7 +22,7 @@ _UNTIL: Final = 6  # lines after a frame in which the exception is looked for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tracebacks:
-    """Indices of the lines that print frames and source, and the file and function of each exception's line."""
+    """Indices of lines with frames and source, and where the exception of a line was raised."""
 
     code: frozenset[int] = frozenset()
     raised_in: dict[int, str] = field(default_factory=dict)

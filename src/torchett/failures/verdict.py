@@ -85,9 +85,11 @@ def judge(evidence: Iterable[Evidence], absent: Iterable[int] = ()) -> Verdict:
 def _nearest_known(found: list[Evidence], first: Evidence) -> Evidence:
     """The nearest evidence with a category, else with a domain, else the nearest of all.
 
-    What only ends the job is not taken for the cause where there is evidence before it.
+    What only ends the job is not taken for the cause where there is evidence before it. Nor is
+    what follows from a failure, where something of a known domain began it.
     """
-    if first.rule.category != UNKNOWN:
+    began = first.rule.role is Role.INITIATING and first.rule.domain != UNKNOWN and not first.weak
+    if first.rule.category != UNKNOWN or began:
         return first
     before = [one for one in found if one.rule.role is not Role.TEARDOWN or one is first]
     known = [one for one in before if one.rule.category != UNKNOWN]

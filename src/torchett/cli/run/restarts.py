@@ -23,14 +23,14 @@ def policy_of(
             raise InputError("ett run: --restart-policy none goes with no other")
         return None
     if files:
-        from torchett.failures.restart.table import table_with
+        from torchett.restarts.table import table_with
 
         table_with(map(Path, files))
 
     def make(run: Path, env: Mapping[str, str], printed: "Printed") -> "RestartPolicy":
-        from torchett.failures.restart.policy import RunPolicy
-        from torchett.failures.restart.table import table_with
         from torchett.failures.rules import rules_with
+        from torchett.restarts.policy import RunPolicy
+        from torchett.restarts.table import table_with
 
         own = [Path(name) for name in env.get("ETT_FAILURE_RULES", "").split(":") if name]
         table = table_with(Path(name) for name in files)
@@ -41,7 +41,7 @@ def policy_of(
 
 def decisions_of(run: Path) -> list[dict[str, Any]]:
     """What the restart policy decided after each failure of a run, the first first."""
-    from torchett.failures.restart.history import read_history
+    from torchett.restarts.history import read_history
 
     return [fact.to_json() for fact in read_history(run)]
 

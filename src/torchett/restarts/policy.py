@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torchett.failures.restart.decide import Failure, Ruling, decide
-from torchett.failures.restart.gather import Found, gather
-from torchett.failures.restart.history import Fact, append_facts, lineage_of, read_history
-from torchett.failures.restart.memory_kills import MemoryKills
-from torchett.failures.restart.table import Table
 from torchett.failures.rules import Rule
 from torchett.model.errors import EttError
 from torchett.model.restarts import Decision, LifeEnd, Outlook
+from torchett.restarts.decide import Failure, Ruling, decide
+from torchett.restarts.gather import Found, gather
+from torchett.restarts.history import Fact, append_facts, lineage_of, read_history
+from torchett.restarts.memory_kills import MemoryKills
+from torchett.restarts.table import Table
 from torchett.runs.printed import Printed
 from torchett.runs.reader import RunReader
 

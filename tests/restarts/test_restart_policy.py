@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from torchett.failures.restart.decide import Failure, Ruling, decide
-from torchett.failures.restart.history import Fact, append_facts, lineage_of, read_history
-from torchett.failures.restart.policy import RunPolicy
-from torchett.failures.restart.table import table_with
 from torchett.failures.vocabulary import OUTLOOKS, domain_of_category
 from torchett.model.errors import InputError
 from torchett.model.restarts import LifeEnd, Outlook
+from torchett.restarts.decide import Failure, Ruling, decide
+from torchett.restarts.history import Fact, append_facts, lineage_of, read_history
+from torchett.restarts.policy import RunPolicy
+from torchett.restarts.table import table_with
 from torchett.runs.printed import Printed
 
 TABLE = table_with([])
