@@ -20,12 +20,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torchett.launch.memory_kills import MemoryKills
 from torchett.model.restarts import Decision, LifeEnd, RestartPolicy
 from torchett.runs.printed import Printed
 
 FD = "ETT_POLICY_FD"
-MakePolicy = Callable[[Path, Mapping[str, str], Printed, Callable[[], int | None]], RestartPolicy]
+MakePolicy = Callable[[Path, Mapping[str, str], Printed], RestartPolicy]
 
 
 class Restarts:
@@ -35,8 +34,7 @@ class Restarts:
         self, make: MakePolicy, run: Path, env: Mapping[str, str], limit: int, *, shared: bool
     ) -> None:
         """`limit`: the --max-restarts of `ett run`; `shared`: the agent's restarts count, too."""
-        # What is printed, and what the kernel kills, from now on is evidence.
-        self._make = partial(make, run, env, Printed(), MemoryKills().new)
+        self._make = partial(make, run, env, Printed())  # what is printed from now on is evidence
         self._limit, self._shared = limit, shared
         self._policy: RestartPolicy | None = None
         self._made = threading.Event()

@@ -5,17 +5,18 @@ a life ends ──► evidence ──► verdict on it ──► ruling by the t
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torchett.failures.restart.decide import Failure, Ruling, decide
-from torchett.failures.restart.gather import Found, gather
-from torchett.failures.restart.history import Fact, append_facts, lineage_of, read_history
-from torchett.failures.restart.table import Table
 from torchett.failures.rules import Rule
 from torchett.model.errors import EttError
 from torchett.model.restarts import Decision, LifeEnd, Outlook
+from torchett.restarts.decide import Failure, Ruling, decide
+from torchett.restarts.gather import Found, gather
+from torchett.restarts.history import Fact, append_facts, lineage_of, read_history
+from torchett.restarts.memory_kills import MemoryKills
+from torchett.restarts.table import Table
 from torchett.runs.printed import Printed
 from torchett.runs.reader import RunReader
 
@@ -28,7 +29,7 @@ class RunPolicy:
         run: Path,
         env: Mapping[str, str],
         printed: Printed,
-        new_memory_kills: Callable[[], int | None],
+        kills: MemoryKills,
         *,
         table: Table,
         rules: Sequence[Rule],
@@ -37,7 +38,7 @@ class RunPolicy:
         self._lineage = lineage_of(env, time.time_ns())
         self._lineages = {self._lineage}  # and those of the other nodes' launchers
         self._host = os.uname().nodename
-        self._printed, self._new_memory_kills = printed, new_memory_kills
+        self._printed, self._kills = printed, kills
         self._reader: RunReader | None = None
         self._since_s = time.time()
         self._last: list[Fact] = []
@@ -89,7 +90,7 @@ class RunPolicy:
         return [fact.to_json() for fact in self._last]
 
     def _found(self, end: LifeEnd) -> Found:
-        printed, killed = self._printed.new(), self._new_memory_kills()
+        printed, killed = self._printed.new(), self._kills.new()
         if end.preempted:
             return Found(
                 category="preemption",
