@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterable
+from functools import lru_cache
 
 from torchett.failures.evidence import find_evidence, usual_lines
 from torchett.failures.rules import Rule, shipped_rules
@@ -44,6 +45,7 @@ def cause_of(verdict: Verdict) -> tuple[str | None, Domain | None]:
     return cause, None if verdict.domain == UNKNOWN else verdict.domain
 
 
+@lru_cache(maxsize=1024)  # readers of live runs ask again at each look
 def domain_of_exception(text: str) -> Domain | None:
     """The domain of an exception that ended a script, written as `ValueError: bad loss`.
 

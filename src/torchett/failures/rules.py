@@ -99,8 +99,12 @@ class Rule:
 
 @cache
 def shipped_rules() -> tuple[Rule, ...]:
-    """The rules of this package. Of an Xid, the number says more than the words after it."""
-    paths = sorted(SHIPPED.glob("*.toml"), key=lambda path: (path.stem != "xid", path.stem))
+    """The rules of this package.
+
+    Of an Xid, the number says more than the words after it. Kinds of evidence come last.
+    """
+    order = {"xid": 0, "kinds": 2}
+    paths = sorted(SHIPPED.glob("*.toml"), key=lambda path: (order.get(path.stem, 1), path.stem))
     return tuple(rule for path in paths for rule in read_rules(path))
 
 
