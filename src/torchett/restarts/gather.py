@@ -29,8 +29,12 @@ from torchett.runs.printed import read_part
 
 _MOST_BYTES: Final = 1 << 20  # of a log's end
 _KILLED_FOR_MEMORY: Final = "oom-kill: the kernel has killed {} of this job's processes"
-# Our own lines about earlier failures, and the agent's about exits, which are known.
-_TOLD: Final = re.compile(r"^(?:(?:ett|torchett): |.*\bexitcode\s*:).*$", re.MULTILINE)
+# Our own lines about earlier failures, and the agent's about exits, which are known, and about the
+# ranks that it then stops: that SIGTERM is its own.
+_TOLD: Final = re.compile(
+    r"^(?:(?:ett|torchett): |.*\bexitcode\s*:|.*\bSending process \d+ closing signal\b).*$",
+    re.MULTILINE,
+)
 _WAITED: Final = ("nccl_timeout", "nccl_remote_peer", "unknown")
 _LOGS: Final = ("stderr.log", "stdout.log", "error.json")
 
