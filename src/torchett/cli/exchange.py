@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from torchett.cli.output import speaks_plainly
+from torchett.cli.output import json_option, print_result, speaks_plainly
 from torchett.model.errors import EttError, InputError, RunError
 
 if TYPE_CHECKING:
@@ -54,8 +54,9 @@ _EXPORTS = [*_FILES, "otlp", "tensorboard", "wandb", "mlflow"]
     type=click.FloatRange(0),
     help="A step of more than this many usual ones: what is over is no step's; 0 for never.",
 )
+@json_option
 @speaks_plainly
-def import_(file: Path, run: str, form: str, ranks: int, **hints: Any) -> None:
+def import_(file: Path, run: str, form: str, ranks: int, as_json: bool, **hints: Any) -> None:
     """Make a run of a file: events/1, or what another tool wrote.
 
     \b
@@ -71,9 +72,11 @@ def import_(file: Path, run: str, form: str, ranks: int, **hints: Any) -> None:
     target = Path(run) if os.sep in run else runs_folder(os.environ) / safe_name(run)
     history = history_of(file, target.name, form, hints | {"ranks": ranks})
     write_run(history, target)
-    for note in history.notes:
-        click.echo(f"ett: {note}", err=True)
-    click.echo(f"ett: {target} made; ett report {run}", err=True)
+    if not as_json:
+        for note in history.notes:
+            click.echo(f"ett: {note}", err=True)
+    made = {"run": target.name, "path": str(target), "notes": list(history.notes)}
+    print_result(made, f"{target} made; ett report {run}", as_json)
 
 
 def history_of(file: Path, job: str, form: str, hints: Mapping[str, Any]) -> "History":
@@ -152,8 +155,11 @@ def _bytes(path: Path) -> bytes:
     is_flag=True,
     help="Into the run that your script writes: found by itself (tensorboard, wandb, mlflow).",
 )
+@json_option
 @speaks_plainly
-def export(run: str, form: str, output: Path | None, follow: float | None, own: bool) -> None:
+def export(
+    run: str, form: str, output: Path | None, follow: float | None, own: bool, as_json: bool
+) -> None:
     """Write a run for other tools.
 
     \b
@@ -174,7 +180,11 @@ def export(run: str, form: str, output: Path | None, follow: float | None, own: 
         if follow is not None or own:
             said = "--own" if own else "--follow"
             raise InputError(f"{said}: expected tensorboard, wandb or mlflow, found {form}")
+        if as_json and output is None:
+            raise InputError(f"--json: expected a file to write {form} to (-o FILE), found none")
         _write_file(form, output, reader)
+        if output is not None:
+            _say_written(reader, form, str(output), as_json)
         return
     if own and output is not None:
         raise InputError("--own finds where to write by itself: drop -o")
@@ -190,7 +200,15 @@ def export(run: str, form: str, output: Path | None, follow: float | None, own: 
         said = " ".join(str(error).split())[:300]
         where = output or "your own run"
         raise RunError(f"{where}: {form} did not take it: {said}") from error
-    click.echo(f"ett: {output or 'your own run'} written", err=True)
+    _say_written(reader, form, None if output is None else str(output), as_json)
+
+
+def _say_written(reader: "RunReader", form: str, output: str | None, as_json: bool) -> None:
+    """`output` is None where it went into the run that the user's script writes."""
+    if output is not None and form == "otlp":
+        output = output.replace(":/", "://", 1)  # a Path joins the two slashes of a URL
+    written = {"run": reader.job.name, "format": form, "output": output}
+    print_result(written, f"{output or 'your own run'} written", as_json)
 
 
 def _write_file(form: str, output: Path | None, reader: "RunReader") -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchett.cli.fleet.opened import fleet_option, open_fleet, print_rows
-from torchett.cli.output import print_json, speaks_plainly
+from torchett.cli.output import json_option, print_json, print_result, speaks_plainly
 from torchett.launch.labels import parsed_labels
 from torchett.model.errors import InputError
 
@@ -92,14 +92,17 @@ def _any_open(opened: Any) -> bool:
 @alerts.command()
 @click.argument("alert", type=int)
 @click.option("--note", metavar="TEXT", help="What is being done.")
+@json_option
 @fleet_option
 @speaks_plainly
-def ack(alert: int, note: str | None, folder: Path | None) -> None:
+def ack(alert: int, note: str | None, as_json: bool, folder: Path | None) -> None:
     """Say that you look after an alert."""
     from torchett.fleet.detector.alerts import Alerts
 
     with open_fleet(folder) as opened:
         Alerts(opened.state).acknowledge(alert, getpass.getuser(), note, time.time())
+    result = {"alert": alert, "acknowledged_by": getpass.getuser(), "note": note}
+    print_result(result, f"alert {alert} is acknowledged", as_json)
 
 
 @alerts.command()
@@ -107,10 +110,16 @@ def ack(alert: int, note: str | None, folder: Path | None) -> None:
 @click.option("--label", multiple=True, metavar="KEY=VALUE", help="Only about these jobs.")
 @click.option("--for", "lasting", default="1d", show_default=True, help="30m, 8h, 2d")
 @click.option("--note", metavar="TEXT", help="Why.")
+@json_option
 @fleet_option
 @speaks_plainly
 def mute(
-    rule: str | None, label: tuple[str, ...], lasting: str, note: str | None, folder: Path | None
+    rule: str | None,
+    label: tuple[str, ...],
+    lasting: str,
+    note: str | None,
+    as_json: bool,
+    folder: Path | None,
 ) -> None:
     """Mute a rule or some jobs for a while.
 
@@ -129,19 +138,22 @@ def mute(
             note=note,
             now_s=now_s,
         )
-    click.echo(f"ett: mute {number}; ett fleet alerts unmute {number}", err=True)
+    result = {"mute": number, "until_s": until_s}
+    print_result(result, f"mute {number}; ett fleet alerts unmute {number}", as_json)
 
 
 @alerts.command()
 @click.argument("number", type=int)
+@json_option
 @fleet_option
 @speaks_plainly
-def unmute(number: int, folder: Path | None) -> None:
+def unmute(number: int, as_json: bool, folder: Path | None) -> None:
     """End a mute."""
     from torchett.fleet.detector.alerts import Alerts
 
     with open_fleet(folder) as opened:
         Alerts(opened.state).unmute(number, time.time())
+    print_result({"mute": number, "ended": True}, f"mute {number} is over", as_json)
 
 
 def parsed_time(text: str) -> float:

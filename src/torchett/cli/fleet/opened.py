@@ -29,7 +29,7 @@ def fleet_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")(command)
+    return click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")(command)
 
 
 def window_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from torchett.cli.fleet.opened import fleet_option, json_option, open_fleet, print_rows
-from torchett.cli.output import print_json, speaks_plainly
+from torchett.cli.output import print_json, print_result, speaks_plainly
 from torchett.model.errors import InputError
 
 
@@ -48,13 +48,14 @@ def ls(as_json: bool, folder: Path | None) -> None:
 
 @token.command()
 @click.argument("name")
+@json_option
 @fleet_option
 @speaks_plainly
-def revoke(name: str, folder: Path | None) -> None:
+def revoke(name: str, as_json: bool, folder: Path | None) -> None:
     """Revoke a token."""
     from torchett.fleet.tokens import revoke_token
 
     with open_fleet(folder) as opened:
         if not revoke_token(opened.state, name):
             raise InputError(f"ett fleet token: no token '{name}': `ett fleet token ls` lists them")
-    click.echo(f"ett: revoked {name}", err=True)
+    print_result({"revoked": name}, f"revoked {name}", as_json)

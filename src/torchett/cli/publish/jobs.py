@@ -2,12 +2,19 @@
 
 import os
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
 import click
 
-from torchett.cli.output import print_json, print_rich, speaks_plainly
+from torchett.cli.output import (
+    json_option,
+    print_json,
+    print_result,
+    print_rich,
+    speaks_plainly,
+)
 from torchett.cli.publish.versions import registry_option, registry_url
 from torchett.model.errors import InputError
 
@@ -30,9 +37,18 @@ from torchett.model.errors import InputError
     show_default=True,
     help="Alias to move to the new version; '' for none.",
 )
+@json_option
 @registry_option
 @speaks_plainly
-def add(spool: str, recipe: str, anchor: str, name: str, alias: str, registry: str | None) -> None:
+def add(
+    spool: str,
+    recipe: str,
+    anchor: str,
+    name: str,
+    alias: str,
+    as_json: bool,
+    registry: str | None,
+) -> None:
     """Add a publishing job to SPOOL by hand."""
     from torchett.levers.publish.recipe.anchor import find_anchor
     from torchett.levers.publish.registry.aliases import checked_alias
@@ -54,15 +70,15 @@ def add(spool: str, recipe: str, anchor: str, name: str, alias: str, registry: s
         dropped_s=time.time(),
     )
     opened = Spool(_absolute(spool))
-    if opened.add(job):
-        click.echo(f"ett: {job.id} added", err=True)
-        return
+    added = opened.add(job)
     standing = opened.standing(job.id)
-    said = f"ett: {job.id} was there already"
-    if standing.state == "done":
-        said += f" and is {standing.told.get('version')}; if the recipe or torch has changed since:"
+    version = standing.told.get("version") if standing.state == "done" else None
+    said = f"{job.id} added" if added else f"{job.id} was there already"
+    if not added and version:
+        said += f" and is {version}; if the recipe or torch has changed since:"
         said += f" ett publish retry {spool} {job.id}"
-    click.echo(said, err=True)
+    result = {"job": job.id, "added": added, "state": standing.state, "version": version}
+    print_result(result, said, as_json)
 
 
 @click.command()
@@ -97,6 +113,7 @@ def add(spool: str, recipe: str, anchor: str, name: str, alias: str, registry: s
     help="Folder for temporary files (default: $TMPDIR).",
 )
 @click.option("--mlflow", metavar="URI", help="Copy every version to this MLflow server, too.")
+@json_option
 @speaks_plainly
 def work(
     spool: str,
@@ -108,6 +125,7 @@ def work(
     poll: float,
     scratch: Path | None,
     mlflow: str | None,
+    as_json: bool,
 ) -> None:
     """Process the jobs of SPOOL on this host's CPU.
 
@@ -133,6 +151,10 @@ def work(
             )
         except KeyboardInterrupt:
             raise SystemExit(130) from None
+    if as_json:
+        print_json({"spool": _absolute(spool), **asdict(tally)})
+    elif drain and not (tally.published or tally.failed or tally.lost):
+        click.echo(f"ett: {spool} has no job to process", err=True)
     if tally.failed:
         raise SystemExit(1)
 
@@ -143,8 +165,6 @@ def work(
 @speaks_plainly
 def jobs(spool: str, as_json: bool) -> None:
     """List the jobs of SPOOL and what became of them."""
-    from dataclasses import asdict
-
     from torchett.levers.publish.spool.spool import Spool
 
     opened = Spool(_absolute(spool))
@@ -173,8 +193,9 @@ def jobs(spool: str, as_json: bool) -> None:
 @click.command()
 @click.argument("spool")
 @click.argument("job")
+@json_option
 @speaks_plainly
-def retry(spool: str, job: str) -> None:
+def retry(spool: str, job: str, as_json: bool) -> None:
     """Return a JOB to the queue.
 
     It may be parked, or done: its recipe may have changed.
@@ -182,7 +203,7 @@ def retry(spool: str, job: str) -> None:
     from torchett.levers.publish.spool.spool import Spool
 
     Spool(_absolute(spool)).retry(job)
-    click.echo(f"ett: {job} waits again", err=True)
+    print_result({"job": job, "state": "waiting"}, f"{job} waits again", as_json)
 
 
 def _absolute(where: str) -> str:

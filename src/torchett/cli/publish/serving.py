@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from torchett.cli.output import print_json, speaks_plainly
+from torchett.cli.output import json_option, print_json, print_result, speaks_plainly
 from torchett.cli.publish.versions import open_registry, registry_option
 from torchett.model.errors import InputError
 
@@ -13,16 +13,19 @@ from torchett.model.errors import InputError
 @click.command()
 @click.argument("label", metavar="NAME[@VERSION|@ALIAS]")
 @click.argument("folder", type=click.Path(path_type=Path))
+@json_option
 @registry_option
 @speaks_plainly
-def fetch(label: str, folder: Path, registry: str | None) -> None:
+def fetch(label: str, folder: Path, as_json: bool, registry: str | None) -> None:
     """Download a version to a new FOLDER, and check it."""
     from torchett.levers.publish.serving.fetched import fetch
 
     opened = open_registry(registry)
     version = opened.find(label)
     fetch(opened, version, folder)
-    click.echo(f"ett: {version.label} is in {folder}: python {folder}/load.py --check", err=True)
+    fetched_to = {"version": version.label, "folder": str(folder)}
+    said = f"{version.label} is in {folder}: python {folder}/load.py --check"
+    print_result(fetched_to, said, as_json)
 
 
 @click.command("serve-check")

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from torchett.cli.output import print_json, print_rich, speaks_plainly
+from torchett.cli.output import (
+    json_option,
+    print_json,
+    print_result,
+    print_rich,
+    speaks_plainly,
+)
 from torchett.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -112,9 +118,10 @@ def show(label: str, as_json: bool, registry: str | None) -> None:
 @click.command()
 @click.argument("label", metavar="NAME@VERSION")
 @click.argument("alias")
+@json_option
 @registry_option
 @speaks_plainly
-def promote(label: str, alias: str, registry: str | None) -> None:
+def promote(label: str, alias: str, as_json: bool, registry: str | None) -> None:
     """Move ALIAS to this version.
 
     Example: ett publish promote dlrm@7 live
@@ -122,14 +129,16 @@ def promote(label: str, alias: str, registry: str | None) -> None:
     opened = open_registry(registry)
     version = opened.find(label)
     opened.model(version.name).promote(version.version, alias, why="promoted", now_s=time.time())
-    click.echo(f"ett: {version.name}@{alias} is {version.label} now", err=True)
+    moved = {"alias": f"{version.name}@{alias}", "version": version.label}
+    print_result(moved, f"{version.name}@{alias} is {version.label} now", as_json)
 
 
 @click.command()
 @click.argument("label", metavar="NAME@ALIAS")
+@json_option
 @registry_option
 @speaks_plainly
-def rollback(label: str, registry: str | None) -> None:
+def rollback(label: str, as_json: bool, registry: str | None) -> None:
     """Move an alias back to its previous version.
 
     Example: ett publish rollback dlrm@live
@@ -138,7 +147,8 @@ def rollback(label: str, registry: str | None) -> None:
     if not alias or alias.isdigit():
         raise InputError(f"{label!r}: expected NAME@ALIAS, such as dlrm@live")
     flip = open_registry(registry).model(name).rollback(alias, now_s=time.time())
-    click.echo(f"ett: {name}@{alias} is {name}@{flip.version} again", err=True)
+    moved = {"alias": label, "version": f"{name}@{flip.version}"}
+    print_result(moved, f"{label} is {name}@{flip.version} again", as_json)
 
 
 @click.command()
