@@ -166,3 +166,27 @@ def test_a_loaded_run_sums_to_its_ledger(ett: Any, tmp_path: Path) -> None:
     assert run.losses["cause"].to_pylist() == ["nccl_timeout"]
     assert run.steps()["step"].to_pylist() == [0, 1, 0, 1, 1]
     assert run.spans()["account"].to_pylist() == ["imports"]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["report", "--format", "xml"], "ett report: invalid value for '--format': 'xml' is not"),
+        (["rm"], "ett rm: missing argument 'RUN…': see ett rm --help"),
+        (["nosuch"], "ett: no such command 'nosuch'"),
+        (["--bogus"], "ett: no such option '--bogus'"),
+        (["report", "--htlm", "x"], "ett report: no such option '--htlm'"),
+        (["checkpoint", "plan", "x"], "ett checkpoint plan: got unexpected extra argument (x)"),
+    ],
+)
+def test_a_usage_error_is_one_line(ett: Any, args: list[str], said: str) -> None:
+    done = ett(*args)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(said)
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_group_without_a_command_shows_its_help(ett: Any) -> None:
+    done = ett("fleet")
+    assert done.exit_code == 2
+    assert "Commands:" in done.stderr
