@@ -132,6 +132,7 @@ def test_a_misspelt_word_is_suggested(ett: Any) -> None:
         ("recover>10s", 1),
         ("recover>30s", 0),
         ("ett<50%", 1),
+        ("ett<-2", 1),
         ("ett<1%", 0),
         ("failures>0", 1),
         ("failures>+1", 0),
@@ -144,6 +145,20 @@ def test_a_limit_that_holds_ends_with_1(ett: Any, limit: str, code: int) -> None
     done = ett("compare", "other", "toy", "--fail-if", limit)
     assert done.exit_code == code, done.stderr
     assert ("--fail-if" in done.stderr) == bool(code)
+
+
+def test_a_limit_that_holds_is_said_with_the_value(ett: Any) -> None:
+    limits = ("recover>10s", "ett<50%", "ett<-2", "wall>1.5x", "imports>3%", "failures>0")
+    words = [word for limit in limits for word in ("--fail-if", limit)]
+    said = ett("compare", "other", "toy", *words).stderr.splitlines()
+    assert said == [
+        "ett: --fail-if recover>10s holds: recover is 12s",
+        "ett: --fail-if ett<50% holds: ett is 28.85%",
+        "ett: --fail-if ett<-2 holds: ett changed by -14.01 points",
+        "ett: --fail-if wall>1.5x holds: wall is 1.857 times that of A",
+        "ett: --fail-if imports>3% holds: imports is 4.808%",
+        "ett: --fail-if failures>0 holds: failures is 1",
+    ]
 
 
 @pytest.mark.parametrize("limit", ["recover", "recover>", "nosuch>1s", "ett>5s", "tts>5%"])

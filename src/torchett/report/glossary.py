@@ -102,7 +102,8 @@ _FIGURES = (
 
 _COLUMNS = {
     "lasted": "Of an attempt: the time that it owns, from the previous one's end to its own.",
-    "steps": "Of an attempt: the first and the last step that it executed.",
+    "steps": "Of an attempt: the first and the last step that it executed. Of a rank's step times:"
+    " how many were measured; the first of each attempt is left out, because it is often slower.",
     "ended": "How an attempt ended, and the cause of a failure; `vanished` has no recorded end.",
     "lost to failures": "What each failure cost in rank-seconds: detect, restart gap, start again,"
     " unsaved.",
@@ -148,4 +149,5 @@ def near(word: str, more: Sequence[Term] = ()) -> list[str]:
 
 
 def _key(word: str) -> str:
-    return word.strip().lower().replace("-", "_").replace(" ", "_")
+    """A word without what people leave out or write in another way: `ETT` is `ETT%`."""
+    return word.strip().rstrip("%").lower().replace("-", "_").replace(" ", "_")

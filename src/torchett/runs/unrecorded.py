@@ -15,6 +15,8 @@ def why_unrecorded(
     run: Path, launches: Launches, flights: Collection[Flight], attempts: Sequence[Attempt]
 ) -> str | None:
     """One sentence for the report; None where the script could have recorded more."""
+    if launches.imported:
+        return None
     if launches.disabled and not flights:
         return "nothing was recorded: ETT_DISABLE=1 was set"
     begun = [f for f in flights if f.reach or len(f.ring) or f.exit or f.beat_ns]
