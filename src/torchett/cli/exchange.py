@@ -28,19 +28,38 @@ _EXPORTS = [*_FILES, "otlp", "tensorboard", "wandb", "mlflow"]
 @click.command("import")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("run")
-@click.option("--format", "form", default="events", type=click.Choice(_IMPORTS), show_default=True)
 @click.option(
-    "--step", metavar="REGEX", help="log: a step's line, its number in a group; csv: a column."
+    "--format",
+    "form",
+    default="events",
+    type=click.Choice(_IMPORTS),
+    show_default=True,
+    help="What wrote the file.",
 )
-@click.option("--time", metavar="TIME", help="log: a regex or strptime format; csv: a column.")
-@click.option("--checkpoint", metavar="REGEX", help="log: a line that says a checkpoint is saved.")
-@click.option("--start", metavar="REGEX", help="log: the line at which an attempt begins.")
+@click.option(
+    "--step",
+    metavar="REGEX",
+    help="log: matches the line of a step; its group is the number. csv: the column.",
+)
+@click.option("--time", metavar="TIME", help="log: a regex or a strptime format. csv: the column.")
+@click.option(
+    "--checkpoint",
+    metavar="REGEX",
+    help="log: matches the line that says that a checkpoint is saved.",
+)
+@click.option(
+    "--start", metavar="REGEX", help="log: matches the line with which an attempt begins."
+)
 @click.option("--dialect", help="log: which program wrote it, if it is not recognised.")
 @click.option(
     "--began", metavar="TIME", help="When the job began, if that is before the first line."
 )
 @click.option("--ended", metavar="TIME", help="When the job ended, if that is after the last line.")
-@click.option("--outcome", type=click.Choice(["success", "failed", "preempted"]))
+@click.option(
+    "--outcome",
+    type=click.Choice(["success", "failed", "preempted"]),
+    help="How the job ended, if the file does not say so.",
+)
 @click.option(
     "--ranks",
     default=1,
@@ -52,7 +71,8 @@ _EXPORTS = [*_FILES, "otlp", "tensorboard", "wandb", "mlflow"]
     default=STALL,
     show_default=True,
     type=click.FloatRange(0),
-    help="A step of more than this many usual ones: what is over is no step's; 0 for never.",
+    help="Longest step, in multiples of the median step: time beyond it is not counted as the"
+    " step. 0: no limit.",
 )
 @json_option
 @speaks_plainly
@@ -140,7 +160,14 @@ def _bytes(path: Path) -> bytes:
 
 @click.command()
 @click.argument("run")
-@click.option("--format", "form", default="events", type=click.Choice(_EXPORTS), show_default=True)
+@click.option(
+    "--format",
+    "form",
+    default="events",
+    type=click.Choice(_EXPORTS),
+    show_default=True,
+    help="What to write.",
+)
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="File (default: stdout), or DIR."
 )
@@ -148,12 +175,12 @@ def _bytes(path: Path) -> bytes:
     "--follow",
     metavar="SECONDS",
     type=click.FloatRange(0.1),
-    help="Go on while the job runs, looking this often (tensorboard, wandb, mlflow).",
+    help="Continue while the job runs, and look this often (tensorboard, wandb, mlflow).",
 )
 @click.option(
     "--own",
     is_flag=True,
-    help="Into the run that your script writes: found by itself (tensorboard, wandb, mlflow).",
+    help="Write into the run that your script writes, and find it (tensorboard, wandb, mlflow).",
 )
 @json_option
 @speaks_plainly

@@ -115,7 +115,13 @@ def verify_(where: str, as_json: bool) -> None:
     type=click.IntRange(0),
     help="Also keep the N checkpoints with the best metric.",
 )
-@click.option("--mode", default="min", type=click.Choice(["min", "max"]), show_default=True)
+@click.option(
+    "--mode",
+    default="min",
+    type=click.Choice(["min", "max"]),
+    show_default=True,
+    help="With --best: whether the lowest or the highest metric is best.",
+)
 @click.option("--dry-run", is_flag=True, help="Print what would be deleted; delete nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @speaks_plainly

@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@click.option("--apply", is_flag=True, help="Run a command, learn, run it again, compare.")
+@click.option(
+    "--apply",
+    is_flag=True,
+    help="Run a command, mark the sizes that made it recompile, run it again, and compare.",
+)
 @click.argument("target", nargs=-1, type=click.UNPROCESSED)
 @speaks_plainly
 def doctor(as_json: bool, apply: bool, target: tuple[str, ...]) -> None:

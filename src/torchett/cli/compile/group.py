@@ -40,7 +40,7 @@ def cache() -> None:
 _key_file = click.option(
     "--key-file",
     type=click.Path(path_type=Path),
-    help="The key it was signed with, where that is another library's: OLD/.key.",
+    help="Key that the archive was signed with, if it comes from another library: OLD/.key.",
 )
 
 
@@ -156,12 +156,18 @@ def push(file: Path, url: str, key_file: Path | None, as_json: bool) -> None:
 
 @cache.command("merge")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The archive to write.",
+)
 @_key_file
 @json_option
 @speaks_plainly
 def merge(files: tuple[Path, ...], output: Path, key_file: Path | None, as_json: bool) -> None:
-    """Make one archive of several: whatever any of them has."""
+    """Make one archive that holds the entries of several."""
     from torchett.levers.compile.cache import archive as archives
     from torchett.levers.compile.cache.environment import stale
     from torchett.levers.compile.cache.library import environment_of
@@ -232,12 +238,12 @@ def verify(url: str, key_file: Path | None, as_json: bool) -> None:
     default=90.0,
     show_default=True,
     type=click.FloatRange(0),
-    help="Days since it was made.",
+    help="Delete archives that were made more than this many days ago.",
 )
 @json_option
 @speaks_plainly
 def gc(url: str, older_than: float, as_json: bool) -> None:
-    """Delete old archives, and what interrupted writers left behind."""
+    """Delete old archives, and files that interrupted writers left."""
     gone = _library(url).gc(older_than_s=older_than * 86400, now_s=time.time())
     if as_json:
         print_json({"url": url, "deleted": gone})

@@ -20,7 +20,7 @@ _UNITS = {"m": 60, "h": 3600, "d": 86400}
 
 
 @click.group(invoke_without_command=True)
-@click.option("--all", "everything", is_flag=True, help="Also those that are over.")
+@click.option("--all", "everything", is_flag=True, help="Also show alerts that are over.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON array of objects.")
 @fleet_option
 @click.pass_context
@@ -55,7 +55,14 @@ def _row(one: "Alert") -> dict[str, Any]:
 
 
 @alerts.command()
-@click.option("--every", default=60.0, show_default=True, type=click.FloatRange(1), metavar="S")
+@click.option(
+    "--every",
+    default=60.0,
+    show_default=True,
+    type=click.FloatRange(1),
+    metavar="SECONDS",
+    help="Time between two looks.",
+)
 @click.option("--once", is_flag=True, help="Look once; exit code 1 if anything is open.")
 @fleet_option
 @speaks_plainly
@@ -96,7 +103,7 @@ def _any_open(opened: Any) -> bool:
 @fleet_option
 @speaks_plainly
 def ack(alert: int, note: str | None, as_json: bool, folder: Path | None) -> None:
-    """Say that you look after an alert."""
+    """Acknowledge an alert: you are working on it."""
     from torchett.fleet.detector.alerts import Alerts
 
     with open_fleet(folder) as opened:
@@ -106,9 +113,14 @@ def ack(alert: int, note: str | None, as_json: bool, folder: Path | None) -> Non
 
 
 @alerts.command()
-@click.option("--rule", help="Only of this rule: regression, silent, stalled, not_durable, …")
-@click.option("--label", multiple=True, metavar="KEY=VALUE", help="Only about these jobs.")
-@click.option("--for", "lasting", default="1d", show_default=True, help="30m, 8h, 2d")
+@click.option("--rule", help="Mute only this rule: regression, silent, stalled, not_durable, …")
+@click.option(
+    "--label",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Mute only alerts about jobs with this label.",
+)
+@click.option("--for", "lasting", default="1d", show_default=True, help="How long: 30m, 8h or 2d.")
 @click.option("--note", metavar="TEXT", help="Why.")
 @json_option
 @fleet_option

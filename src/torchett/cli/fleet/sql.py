@@ -15,8 +15,8 @@ _SECONDS = click.FloatRange(0.001)
 @click.command()
 @click.argument("sql")
 @json_option
-@click.option("--seconds", default=30.0, show_default=True, type=_SECONDS, help="At most.")
-@click.option("--memory", default="1GB", show_default=True, help="DuckDB's limit.")
+@click.option("--seconds", default=30.0, show_default=True, type=_SECONDS, help="Time limit.")
+@click.option("--memory", default="1GB", show_default=True, help="Memory limit of DuckDB.")
 @fleet_option
 @speaks_plainly
 def query(sql: str, as_json: bool, seconds: float, memory: str, folder: Path | None) -> None:
@@ -58,9 +58,9 @@ def views(view: str | None, as_json: bool) -> None:
     "--output",
     required=True,
     type=click.Path(path_type=Path),
-    help="A file; its end says the format: .parquet, .csv or .arrow.",
+    help="The file to write; its suffix is the format: .parquet, .csv or .arrow.",
 )
-@click.option("--seconds", default=600.0, show_default=True, type=_SECONDS, help="At most.")
+@click.option("--seconds", default=600.0, show_default=True, type=_SECONDS, help="Time limit.")
 @json_option
 @fleet_option
 @speaks_plainly

@@ -16,8 +16,17 @@ def token() -> None:
 
 @token.command()
 @click.argument("name")
-@click.option("--may", default="write", show_default=True, type=click.Choice(["write", "read"]))
-@click.option("--project", help="Write: whose jobs it ships. Read: which it sees (else all).")
+@click.option(
+    "--may",
+    default="write",
+    show_default=True,
+    type=click.Choice(["write", "read"]),
+    help="write: ship runs; read: see the pages.",
+)
+@click.option(
+    "--project",
+    help="write: the project of the jobs it ships; read: the one it can see (default: all).",
+)
 @json_option
 @fleet_option
 @speaks_plainly
@@ -38,7 +47,7 @@ def add(name: str, may: str, project: str | None, as_json: bool, folder: Path | 
 @fleet_option
 @speaks_plainly
 def ls(as_json: bool, folder: Path | None) -> None:
-    """List tokens, without what they are."""
+    """List tokens by name; the secrets are not stored."""
     from torchett.fleet.tokens import list_tokens
 
     with open_fleet(folder) as opened:

@@ -84,7 +84,13 @@ def add(
 @click.command()
 @click.argument("spool")
 @click.option("--drain", is_flag=True, help="Exit when every job is done or parked.")
-@click.option("--engine", default="here", show_default=True, type=click.Choice(["here", "ray"]))
+@click.option(
+    "--engine",
+    default="here",
+    show_default=True,
+    type=click.Choice(["here", "ray"]),
+    help="here: in this process; ray: as tasks on Ray.",
+)
 @click.option(
     "--tasks",
     default=2,
@@ -106,7 +112,13 @@ def add(
     type=click.FloatRange(1),
     help="Seconds without a heartbeat after which a worker on another host counts as dead.",
 )
-@click.option("--poll", default=2.0, show_default=True, type=click.FloatRange(0.01))
+@click.option(
+    "--poll",
+    default=2.0,
+    show_default=True,
+    type=click.FloatRange(0.01),
+    help="Seconds between two looks for a new job.",
+)
 @click.option(
     "--scratch",
     type=click.Path(path_type=Path),
@@ -164,7 +176,7 @@ def work(
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @speaks_plainly
 def jobs(spool: str, as_json: bool) -> None:
-    """List the jobs of SPOOL and what became of them."""
+    """List the jobs of SPOOL with their state and result."""
     from torchett.levers.publish.spool.spool import Spool
 
     opened = Spool(_absolute(spool))

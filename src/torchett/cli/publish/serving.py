@@ -54,7 +54,13 @@ def serve_check(label: str, as_json: bool, registry: str | None) -> None:
 @click.command()
 @click.argument("label", metavar="NAME[@VERSION|@ALIAS]")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=8643, show_default=True, type=click.IntRange(0, 65535))
+@click.option(
+    "--port",
+    default=8643,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port to listen on.",
+)
 @registry_option
 @speaks_plainly
 def serve(label: str, host: str, port: int, registry: str | None) -> None:

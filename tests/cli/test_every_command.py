@@ -1,4 +1,4 @@
-"""`--json`: every command that prints a table or a result has it, with the result on stdout."""
+"""What holds for every command: `--json`, and a help text for each option."""
 
 import json
 from collections.abc import Iterator
@@ -45,6 +45,16 @@ def test_every_command_with_a_result_has_json() -> None:
         if not any("--json" in option.opts for option in one.params)
     }
     assert missing == WITHOUT
+
+
+def test_every_option_has_a_help_text() -> None:
+    silent = [
+        (path, option.opts)
+        for path, one in commands(main, "ett")
+        for option in one.params
+        if isinstance(option, click.Option) and not option.help
+    ]
+    assert silent == []
 
 
 @pytest.fixture
