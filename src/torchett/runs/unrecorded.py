@@ -32,6 +32,11 @@ def why_unrecorded(
     if raised and not begun:
         said = " ".join((raised[-1].cause or "").split())
         return f"the script failed before its first step, so nothing was recorded: {said}"
+    if not flights and all(attempt.end_ns is not None for attempt in attempts):
+        return (
+            "nothing was recorded: no process of the command built a model, trained, or called"
+            " ett.init()"
+        )
     return None
 
 
