@@ -109,7 +109,7 @@ def _made_ready(place: Path, host: str, loopback: bool) -> Path:
 
 
 def _run_server(server: Any, listener: "socket.socket", ingest: Any) -> None:
-    """Serve until the process is told to end; the intake of records begins and ends with it."""
+    """Serve until the process receives a signal; the intake of records begins and ends with it."""
     if ingest is not None:
         ingest.start()
     try:

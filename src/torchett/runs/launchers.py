@@ -68,7 +68,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFailure:
-    """A rank that an agent (of any node) or the rank itself found failed, in which attempt."""
+    """A failed rank, as an agent (of any node) or the rank itself recorded it, and its attempt."""
 
     attempt: int
     restart: int

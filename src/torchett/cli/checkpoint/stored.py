@@ -29,20 +29,20 @@ def _one(path: str) -> Entry:
 
 
 def _row(entry: Entry, newest: str | None) -> dict[str, Any]:
-    told = entry.manifest
+    saved = entry.manifest
     row: dict[str, Any] = {"name": entry.name, "step": entry.step, "latest": entry.name == newest}
-    if told is None:
+    if saved is None:
         return {**row, "problem": entry.problem}
     return {
         **row,
-        "bytes": told.size,
-        "files": len(told.files),
-        "items": told.items,
-        "world_size": told.world_size,
-        "created_s": told.created_s,
-        "metric": told.metric,
+        "bytes": saved.size,
+        "files": len(saved.files),
+        "items": saved.items,
+        "world_size": saved.world_size,
+        "created_s": saved.created_s,
+        "metric": saved.metric,
         "pinned": entry.pinned,
-        "versions": dict(told.versions),
+        "versions": dict(saved.versions),
     }
 
 

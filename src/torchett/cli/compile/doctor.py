@@ -169,7 +169,7 @@ def _apply(command: tuple[str, ...], as_json: bool) -> None:
 
 
 def _tried(command: tuple[str, ...], stamp: str) -> "tuple[dict[str, Diagnosis], Workload]":
-    """The command's runs by what torch was told in each, and what to tell it from now on."""
+    """The command's runs by their settings for torch, and the settings for further runs."""
     from torchett.levers.compile.doctor.learned import Workload
 
     sides = {"as it is": _run_once(command, f"{stamp}-before", Workload())}

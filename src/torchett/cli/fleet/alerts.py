@@ -1,4 +1,4 @@
-"""`ett fleet alerts`: what is wrong in a fleet, since when, and who looks after it."""
+"""`ett fleet alerts`: what is wrong in a fleet, since when, and who acknowledged it."""
 
 import getpass
 import re

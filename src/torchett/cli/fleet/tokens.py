@@ -1,4 +1,4 @@
-"""`ett fleet token`: who may write to a fleet's server, and who may read."""
+"""`ett fleet token`: tokens to write to a fleet's server, and to read from it."""
 
 from pathlib import Path
 

@@ -40,14 +40,14 @@ def serve_check(label: str, as_json: bool, registry: str | None) -> None:
     opened = open_registry(registry)
     version = opened.find(label)
     with fetched(opened, version) as folder:
-        told = json.loads(check_alone(folder))
+        checked = json.loads(check_alone(folder))
     if as_json:
-        print_json({"version": version.label, **told})
+        print_json({"version": version.label, **checked})
         return
-    batches = ", ".join(map(str, told["batches"]))
+    batches = ", ".join(map(str, checked["batches"]))
     click.echo(
-        f"{version.label} answers batches of {batches}: off by {told['max_error']:.2g} at most; "
-        f"loaded in {told['load_s']:.2f} s beside {told['import_s']:.2f} s of importing torch"
+        f"{version.label} answers batches of {batches}: off by {checked['max_error']:.2g} at most; "
+        f"loaded in {checked['load_s']:.2f} s beside {checked['import_s']:.2f} s of importing torch"
     )
 
 

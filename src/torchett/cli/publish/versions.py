@@ -103,12 +103,12 @@ def show(label: str, as_json: bool, registry: str | None) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     flips = opened.model(version.name).aliases.live()
     aliases = [flip.alias for flip in flips if flip.version == version.version]
-    told = {"version": version.label, "aliases": ", ".join(aliases) or "–"}
-    told |= {"published": _when(version.created_s), "on": version.host or "–"}
-    told |= {"anchor": _pairs(version.anchor), "job": _pairs(version.job)}
-    told |= {"recipe": _pairs(version.recipe), "torch": version.torch, "runs on": version.isa}
-    told |= {"parity": _pairs(version.parity), "seconds": _pairs(version.timings)}
-    for key, value in told.items():
+    shown = {"version": version.label, "aliases": ", ".join(aliases) or "–"}
+    shown |= {"published": _when(version.created_s), "on": version.host or "–"}
+    shown |= {"anchor": _pairs(version.anchor), "job": _pairs(version.job)}
+    shown |= {"recipe": _pairs(version.recipe), "torch": version.torch, "runs on": version.isa}
+    shown |= {"parity": _pairs(version.parity), "seconds": _pairs(version.timings)}
+    for key, value in shown.items():
         table.add_row(key, value or "–")
     for name, blob in version.files.items():
         table.add_row("file", f"{name}  {blob.size:,} bytes  sha256 {blob.sha256[:16]}…")

@@ -282,7 +282,7 @@ class Agent(local_agent.LocalElasticAgent):  # type: ignore[misc]
     def _kill_ranks(self) -> None:
         """End this node's ranks: they may wait in a collective for a lost node.
 
-        Where the job was told to end, they may be saving, and a node may have gone for that.
+        If the job is being ended, ranks may be saving, and a node may have exited for that reason.
         """
         if os.path.exists(os.environ.get("ETT_NOTICE", "")):
             return

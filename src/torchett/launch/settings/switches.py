@@ -75,7 +75,7 @@ SWITCHES = (
     Switch(
         lever="dynamic-sources",
         switch="--dynamic-sources",
-        does="torch.compile is told which sizes differ, by its own variables",
+        does="sizes that differ are set as dynamic, by torch.compile's own variables",
         default="asked",
     ),
 )
