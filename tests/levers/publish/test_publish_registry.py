@@ -186,6 +186,9 @@ def test_the_commands(tmp_path: Path) -> None:
     assert moved == {"alias": "dlrm@next", "version": "dlrm@2"}
     assert "NAME@ALIAS" in ett("rollback", "dlrm", code=2)
     assert "no model 'gpt'" in ett("show", "gpt", code=2)
+    assert "no model 'gpt': it has dlrm" in ett("show", "gpt@live", code=2)
+    assert "dlrm has no alias 'old': it has live, next" in ett("show", "dlrm@old", code=2)
+    assert ett("gc", "dlrm", "--keep", "5") == "dlrm: nothing removed\n"
     assert "expected a time" in ett("ls", "--at", "yesterday", code=2)
     Path(url, f"dlrm/files/sha256/{model.version(2).files['code'].sha256}").write_text("x")
     assert "code has 1 bytes" in ett("verify", "dlrm@2", code=1)

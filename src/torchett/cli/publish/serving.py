@@ -24,7 +24,9 @@ def fetch(label: str, folder: Path, as_json: bool, registry: str | None) -> None
     version = opened.find(label)
     fetch(opened, version, folder)
     fetched_to = {"version": version.label, "folder": str(folder)}
-    said = f"{version.label} is in {folder}: python {folder}/load.py --check"
+    said = f"{version.label} is in {folder}"
+    if "model.pt2" in version.files:
+        said += f": python {folder}/load.py --check"
     print_result(fetched_to, said, as_json)
 
 
@@ -35,12 +37,16 @@ def fetch(label: str, folder: Path, as_json: bool, registry: str | None) -> None
 @speaks_plainly
 def serve_check(label: str, as_json: bool, registry: str | None) -> None:
     """Load a version with torch alone and compare its outputs."""
+    from torchett.levers.publish.errors import PublishError
     from torchett.levers.publish.serving.fetched import check_alone, fetched
 
     opened = open_registry(registry)
     version = opened.find(label)
     with fetched(opened, version) as folder:
-        checked = json.loads(check_alone(folder))
+        try:
+            checked = json.loads(check_alone(folder))
+        except PublishError as error:  # it names the temporary folder
+            raise PublishError(str(error).replace(str(folder), version.label)) from None
     if as_json:
         print_json({"version": version.label, **checked})
         return

@@ -205,8 +205,9 @@ def gc(model: str | None, keep: int, dry_run: bool, as_json: bool, registry: str
         rows.append({"model": name, "versions": gone.versions, "files": len(gone.files)})
         if not as_json:
             would = "would be removed" if dry_run else "removed"
-            labels = " ".join(f"{name}@{number}" for number in gone.versions) or "nothing"
-            click.echo(f"{labels}  {would}" + (f", {len(gone.files)} files" if gone.files else ""))
+            labels = " ".join(f"{name}@{number}" for number in gone.versions)
+            files = f", {len(gone.files)} files" if gone.files else ""
+            click.echo(f"{labels}  {would}{files}" if labels else f"{name}: nothing {would}{files}")
     if as_json:
         print_json({"registry": opened.url, "dry_run": dry_run, "models": rows})
 
