@@ -48,7 +48,7 @@ def alerts(context: click.Context, everything: bool, as_json: bool, folder: Path
 def _row(one: "Alert") -> dict[str, Any]:
     state = "over" if one.closed_s else "muted" if one.muted else "open"
     if state == "open" and (act := one.acknowledged):
-        state = f"looked after by {act.who or 'somebody'}"
+        state = f"acknowledged by {act.who or 'somebody'}"
     since = time.strftime("%d %b %H:%M", time.gmtime(one.opened_s))
     return {"id": one.id, "state": state, "severity": one.severity, "since": since,
             "what": " ".join(one.text.split())[:400]}  # fmt: skip

@@ -65,12 +65,12 @@ SWITCHES = (
     Switch(
         lever="node-watch",
         switch="ETT_NODE_TIMEOUT=0",
-        does="a node that is gone is taken out of torchrun's rendezvous, and the others meet again",
+        does="a lost node is removed from torchrun's rendezvous, and the others begin a new one",
     ),
     Switch(
         lever="restart-policy",
         switch="--restart-policy none",
-        does="what cannot succeed is not started again",
+        does="a job that cannot succeed is not started again",
     ),
     Switch(
         lever="dynamic-sources",

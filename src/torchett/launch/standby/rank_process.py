@@ -166,8 +166,8 @@ def _warn_of_late_settings(given: dict[str, str]) -> None:
                 and not setter.startswith(("torch", "triton"))
             ):
                 print(
-                    f"torchett: the script sets {name}, which torch reads when it is imported: in a"
-                    " standby that was earlier. If it matters, use ett run --no-standby",
+                    f"torchett: the script sets {name}, which torch reads when it is imported. This"
+                    " standby has already imported torch. If it matters, use ett run --no-standby",
                     file=sys.stderr,
                 )
                 if installed and installed[0] is not None:
