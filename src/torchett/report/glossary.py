@@ -37,7 +37,7 @@ _CURES = {
     "checkpoint_restore": "`ett.Checkpointer` reads ahead while the model is built.",
     "pt2_compile": "`ett run --compile-cache URL`: code is compiled once for all jobs.",
     "recompile": "`ett compile doctor RUN` says why, and what cures it.",
-    "checkpoint_blocked": "`ett.Checkpointer` copies during the next step, and uploads in a process.",
+    "checkpoint_blocked": "`ett.Checkpointer` copies during the next step; a process uploads.",
     "data_wait": "More loader workers, persistent_workers, prefetch_factor; faster storage.",
     "evaluation": "Evaluate less often, or in a job of its own from a checkpoint.",
     "other_in_loop": 'Name it: `with ett.blocked("x-NAME"):` shows what it is.',
