@@ -177,7 +177,7 @@ def test_a_run_that_went_well_has_no_verdict(tmp_path: Path) -> None:
 def test_of_a_very_long_file_the_end_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torchett.failures.sources._LONGEST", 200)
+    monkeypatch.setattr("torchett.restarts.sources._LONGEST", 200)
     (tmp_path / "a.log").write_text("CUDA out of memory\n" + "step\n" * 1000 + "KeyError: 1\n")
     (found,) = objects(ett(tmp_path / "a.log", "--json"))
     assert (found["category"], found["evidence"]["line"]) == ("user_code_exception", 1002)

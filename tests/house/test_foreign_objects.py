@@ -39,6 +39,9 @@ ALLOWED: dict[str, dict[str, str]] = {
         "state.last_heartbeats.pop(known, None)": STATE_OF_TORCH,
         "state.deadline": STATE_OF_TORCH,
     },
+    "levers/checkpoint/frameworks/torchtitan.py": {
+        "dataloader.generator": "of a loader that has none: its seed is drawn elsewhere",
+    },
     "levers/checkpoint/preemption/transformers.py": {
         "control.should_save": "what a callback of the Trainer is there to set",
         "control.should_evaluate": "what a callback of the Trainer is there to set",

@@ -1,8 +1,7 @@
-"""Which of several ranks' ends caused the others, and the domain of an exception."""
+"""Which of several ranks' ends caused the others."""
 
 import pytest
 
-from torchett.model.causes import exception_domain
 from torchett.model.first_failure import RankEnd, first_failure
 
 RESET = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer"
@@ -52,29 +51,3 @@ def test_an_exception_of_a_rank_replaces_its_exit_status() -> None:
 def test_the_last_exception_of_a_rank_counts() -> None:
     """The command is a shell script, and its first program may fail."""
     assert first(end(0, "OSError: a", 1), end(0, "KeyError: b", 5)) == (0, "KeyError: b")
-
-
-@pytest.mark.parametrize(
-    ("text", "domain"),
-    [
-        ("ModuleNotFoundError: No module named 'x'", "user"),
-        ("ValueError: bad lr", "user"),
-        ("Diverged", "user"),
-        ("KeyboardInterrupt: ", "user"),
-        ("OutOfMemoryError: CUDA out of memory", "user"),
-        ("FileNotFoundError: [Errno 2] No such file: 'a'", "user"),
-        ("RuntimeError: CUDA error: device-side assert triggered", "user"),
-        ("OSError: [Errno 28] No space left on device", "infra"),
-        ("OSError: [Errno 5] Input/output error", "infra"),
-        ("ConnectionResetError: [Errno 104] Connection reset by peer", "infra"),
-        ("TimeoutError: timed out", "infra"),
-        ("DistBackendError: NCCL error in: …", "infra"),
-        ("DistNetworkError: The client socket has timed out", "infra"),
-        ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. ", "infra"),
-        (RESET, "infra"),
-    ],
-)
-def test_an_exception_is_the_users_unless_its_type_or_message_says_otherwise(
-    text: str, domain: str
-) -> None:
-    assert exception_domain(text) == domain

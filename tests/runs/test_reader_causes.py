@@ -3,8 +3,10 @@
 import json
 from pathlib import Path
 
+import pytest
 from player import HERE, flight, launched
 
+from torchett.failures import classify
 from torchett.model import Attempt
 from torchett.runs.reader import RunReader
 
@@ -65,6 +67,25 @@ def test_an_exception_in_a_record_is_the_cause_and_the_users(tmp_path: Path) -> 
         writer.close({"exit_ns": at, "error": error})
     assert of(read(run)[0]) == ("ValueError: bad lr", 1, "user")
     assert RunReader(run).poll().ledger().failures == {"infra": 0, "scheduler": 0, "user": 1}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable",
+        "AcceleratorError: CUDA error: unspecified launch failure",
+        "RuntimeError: Unable to find a valid cuDNN algorithm to run convolution",
+        "OSError: [Errno 116] Stale file handle: '/data/a'",
+    ],
+)
+def test_a_report_and_the_exit_line_name_the_same_domain(tmp_path: Path, error: str) -> None:
+    run = tmp_path / "a"
+    launched(run, START, failure(0, "exit_1"), EXIT_1)
+    flight(run, rank=0, ranks=1).close({"exit_ns": 70, "error": error})
+    said = classify(error).domain
+    assert said != "unknown"
+    assert of(read(run)[0]) == (error, 0, said)
+    assert RunReader(run).poll().ledger().failures[said] == 1
 
 
 def test_a_crash_before_the_record_is_open_is_known(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from torchett.model.errors import InputError, RunError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from torchett.failures.sources import Sources
     from torchett.failures.verdict import Verdict
+    from torchett.restarts.sources import Sources
 
 
 @click.group()
@@ -46,7 +46,7 @@ def classify(
     folder is a run, or the logs of one job.
     """
     from torchett.failures.rules import rules_with
-    from torchett.failures.sources import sources
+    from torchett.restarts.sources import sources
 
     given = [Path(name) for name in os.environ.get("ETT_FAILURE_RULES", "").split(":") if name]
     reader = sources(rules_with([*own, *given]), good)

@@ -170,10 +170,10 @@ def details(reader: "RunReader") -> "Details":
     from torchett.cli.compile.doctor import compiles_of
     from torchett.cli.publish.of_run import publish_asides
     from torchett.failures.rules import shipped_rules
-    from torchett.failures.sources import sources
     from torchett.levers.checkpoint.restore.report import restore_lines
     from torchett.levers.compile.cache.report import cache_lines, standby_lines
     from torchett.levers.compile.observe.summary import summary
+    from torchett.restarts.sources import sources
     from torchett.serve.runs import Details
 
     reader.asides += cache_lines(reader.facts("compile_cache"))

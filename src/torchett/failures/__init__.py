@@ -6,7 +6,7 @@ verdict.category, verdict.domain, verdict.outlook     # "cuda_oom", "user", Outl
 verdict.evidence.line.number, verdict.initiating_ranks
 """
 
-from torchett.failures.classifier import cause_of, classify, classify_exit
+from torchett.failures.classifier import cause_of, classify, classify_exit, domain_of_exception
 from torchett.failures.rules import Rule, read_rules, rules_with, shipped_rules
 from torchett.failures.verdict import Verdict
 from torchett.failures.vocabulary import UNKNOWN, Outlook, Role, Strength
@@ -21,6 +21,7 @@ __all__ = [
     "cause_of",
     "classify",
     "classify_exit",
+    "domain_of_exception",
     "read_rules",
     "rules_with",
     "shipped_rules",

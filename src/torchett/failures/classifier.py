@@ -2,12 +2,13 @@
 
 import signal
 from collections.abc import Iterable
+from functools import lru_cache
 
 from torchett.failures.evidence import find_evidence, usual_lines
 from torchett.failures.rules import Rule, shipped_rules
 from torchett.failures.verdict import Verdict, judge
 from torchett.failures.vocabulary import UNKNOWN
-from torchett.model.causes import CAUSES, Domain
+from torchett.model.causes import Domain
 
 
 def classify(
@@ -39,7 +40,19 @@ def exit_text(code: int) -> str:
 
 
 def cause_of(verdict: Verdict) -> tuple[str | None, Domain | None]:
-    """Cause and domain of an attempt for the ledger; (None, None) where nothing is known."""
-    if verdict.category == UNKNOWN:
-        return None, None
-    return verdict.category, CAUSES[verdict.category]
+    """Cause and domain of an attempt for the ledger; None for what is not known."""
+    cause = None if verdict.category == UNKNOWN else verdict.category
+    return cause, None if verdict.domain == UNKNOWN else verdict.domain
+
+
+@lru_cache(maxsize=1024)  # readers of live runs ask again at each look
+def domain_of_exception(text: str) -> Domain | None:
+    """The domain of an exception that ended a script, written as `ValueError: bad loss`.
+
+    An exception that no rule knows is the script's own: `user`. None where the text only says
+    that a process failed.
+    """
+    verdict = classify(text)
+    if verdict.domain != UNKNOWN:
+        return verdict.domain
+    return "user" if verdict.evidence is None else None

@@ -14,12 +14,11 @@ With `--log-dir`, ranks write to `RUN_ID/attempt_N/RANK/{stdout.log,stderr.log,e
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-_ROOT: Final = "Root Cause (first observed failure)"
 _RANK: Final = re.compile(r"\brank\s*:\s*(\d+) \(local_rank")
 _RULER: Final = re.compile(r"={8,}\s*$")
 _FOLDER: Final = re.compile(r"attempt_(\d+)/(\d+)/[^/]+$")
@@ -33,11 +32,13 @@ class Summary:
     rank_of: dict[int, int] = field(default_factory=dict)
 
 
-def read_summary(lines: Sequence[str]) -> Summary:
-    """The summaries in a log. Ranks that are not the root cause are set aside."""
+def read_summary(lines: Sequence[str], roots: Iterable[int]) -> Summary:
+    """The summaries in a log, whose lines `Root Cause (…)` have these indices.
+
+    Ranks that are not the root cause are set aside.
+    """
     aside: set[int] = set()
     rank_of: dict[int, int] = {}
-    roots = [index for index, line in enumerate(lines) if _ROOT in line]
     for root in roots:
         begin = root
         while begin > 0 and root - begin < 2000 and not lines[begin - 1].endswith("Failures:"):

@@ -14,15 +14,16 @@ where nothing else does.
 """
 
 import re
-from bisect import bisect_right
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
 from torchett.failures.elastic import read_summary
-from torchett.failures.lines import Line, parse_line
+from torchett.failures.line_shapes import LineShapes
+from torchett.failures.lines import Line, parse_line, without_colours
 from torchett.failures.rules import Pattern, Rule
+from torchett.failures.tracebacks import read_tracebacks
 from torchett.failures.vocabulary import Role, Strength
 
 _STRENGTHS: Final = tuple(Strength)
@@ -32,7 +33,6 @@ _REPEATED: Final = re.compile(
     r"|\battempt \d+ ?(?:/|of) ?\d+\b|\((?:try|retry)=\d|ignored|skipping",
     re.IGNORECASE,
 )
-_FRAME: Final = re.compile(r'^\s*File "[^"]*", line \d+')
 _CODE: Final = re.compile(r"(?:^|[:\]>] ?)\s{3,}(?:raise \w|assert \w|return \w|if \w|f?[\"'])")
 _WARNING: Final = re.compile(r"^\S*:\d+: \w*Warning: |^\w*Warning: ")
 _NUMBERS: Final = re.compile(r"0x[0-9a-fA-F]+|\d+")
@@ -67,12 +67,14 @@ def find_evidence(
 ) -> list[Evidence]:
     """The evidence in a text, in its order; `rank` is that of lines which do not say it."""
     rules = tuple(rules)
-    numbers, lines = _numbered_lines(text)
-    summary = read_summary(lines)
-    aside = _code_lines(lines) | summary.aside
+    numbers, lines = _numbered_lines(without_colours(text))
+    shapes = LineShapes(lines)
+    summary = read_summary(lines, shapes.with_text("root cause (first observed failure)"))
+    tracebacks = read_tracebacks(lines, shapes.with_text('file "'))
+    aside = tracebacks.code | summary.aside
     found: list[Evidence] = []
-    for index, patterns in sorted(_candidates(lines, rules).items()):
-        if index in aside or not _may_fit(lines[index], patterns) or _CODE.search(lines[index]):
+    for index, patterns in sorted(_candidates(lines, shapes, rules).items()):
+        if index in aside or _CODE.search(lines[index]):
             continue
         line = parse_line(lines[index], numbers[index] + first_line)
         if line.rank is None:
@@ -83,7 +85,7 @@ def find_evidence(
             or (usual and normalised(line.message) in usual)
         ):
             continue
-        rule = _strongest(line, patterns, rules)
+        rule = _strongest(line, patterns, rules, tracebacks.raised_in.get(index, ""))
         if rule is not None:
             found.append(Evidence(rule=rule, line=line, weak=_is_weak(line, rule), file=file))
     return found
@@ -112,18 +114,17 @@ def _numbered_lines(text: str) -> tuple[list[int], list[str]]:
     return [number for number, _ in parts], [part for _, part in parts]
 
 
-def _candidates(lines: list[str], rules: tuple[Rule, ...]) -> dict[int, list[_Numbered]]:
-    """Index of a line → the patterns that may fit it, because it has a text they require."""
-    lowered = [line.lower() for line in lines]
-    whole = "\n".join(lowered)
-    starts, start = [], 0
-    for line in lowered:
-        starts.append(start)
-        start += len(line) + 1
+def _candidates(
+    lines: list[str], shapes: LineShapes, rules: tuple[Rule, ...]
+) -> dict[int, list[_Numbered]]:
+    """Index of a line → the patterns that may fit it."""
     found: dict[int, list[_Numbered]] = {}
     for required, patterns in _patterns_by_text(rules).items():
-        for index in _lines_with(required, whole, starts):
-            found.setdefault(index, []).extend(patterns)
+        for index in shapes.with_text(required):
+            text = lines[index].rstrip()
+            fitting = [one for one in patterns if one[1].loose.search(text)]
+            if fitting:
+                found.setdefault(index, []).extend(fitting)
     return found
 
 
@@ -138,62 +139,29 @@ def _patterns_by_text(rules: tuple[Rule, ...]) -> dict[str, list[_Numbered]]:
     return wanted
 
 
-def _lines_with(required: str, whole: str, starts: list[int]) -> Iterable[int]:
-    """Indices of the lines that contain the text; all lines for an empty one."""
-    if not required:
-        return range(len(starts))
-    found, at = [], whole.find(required)
-    while at >= 0:
-        index = bisect_right(starts, at) - 1
-        found.append(index)
-        if index + 1 >= len(starts):
-            break
-        at = whole.find(required, starts[index + 1])
-    return found
+def _strongest(
+    line: Line, patterns: list[_Numbered], rules: tuple[Rule, ...], raised_in: str
+) -> Rule | None:
+    """The strongest rule that fits a line, whose exception was raised there.
 
-
-def _may_fit(text: str, patterns: list[_Numbered]) -> bool:
-    """Whether a line is worth taking apart. A pattern with ^ may fit what follows a prefix."""
-    return any(
-        pattern.regex.pattern.startswith("^") or pattern.regex.search(text)
-        for _, pattern in patterns
-    )
-
-
-def _strongest(line: Line, patterns: list[_Numbered], rules: tuple[Rule, ...]) -> Rule | None:
-    """The strongest rule that fits a line.
-
-    Among equals one that begins a failure, then the earlier in the table.
+    Among equals one that says where it was raised, then one that begins a failure, then the earlier
+    in the table.
     """
     fitting = {
         number
         for number, pattern in patterns
-        if pattern.regex.search(line.message) or pattern.regex.search(line.text)
+        if (pattern.regex.search(line.message) or pattern.regex.search(line.text))
+        and rules[number].fits_place(raised_in)
     }
     return min(
         (rules[number] for number in sorted(fitting)),
-        key=lambda rule: (_STRENGTHS.index(rule.strength), _ROLES.index(rule.role)),
+        key=lambda rule: (
+            _STRENGTHS.index(rule.strength),
+            not rule.raised_in,
+            _ROLES.index(rule.role),
+        ),
         default=None,
     )
-
-
-def _code_lines(lines: list[str]) -> set[int]:
-    """Indices of the lines in which a traceback prints frames and their source."""
-    found: set[int] = set()
-    for index, line in enumerate(lines):
-        if 'File "' not in line or ", line " not in line:
-            continue
-        frame = parse_line(line, 0).message
-        if _FRAME.match(frame):
-            found.add(index)
-            indent = len(line) - len(line.lstrip())
-            after = lines[index + 1 : index + 2]
-            if after and not after[0].lstrip().startswith('File "'):
-                shown = parse_line(after[0], 0).message
-                deeper = len(after[0]) - len(after[0].lstrip()) > indent
-                if deeper or not re.match(r"[\w.]+(?:Error|Exception)\b", shown):
-                    found.add(index + 1)
-    return found
 
 
 def _is_weak(line: Line, rule: Rule) -> bool:

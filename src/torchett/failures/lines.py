@@ -71,9 +71,14 @@ class Line:
     level: str | None = None
 
 
+def without_colours(text: str) -> str:
+    """A text without the escape sequences of a terminal."""
+    return _ANSI.sub("", text) if "\x1b" in text else text
+
+
 def parse_line(text: str, number: int) -> Line:
     """The parts of one line. What is not recognised stays in the message."""
-    message = _ANSI.sub("", text).rstrip().lstrip()
+    message = without_colours(text).strip()
     rank: int | None = None
     local: int | None = None
     time_s: float | None = None

@@ -14,6 +14,8 @@ form (`ETT_FAILURE_RULES`, `--rules`); their rules are tried before the shipped 
     role = "initiating"                       # the default; or "cascade", "teardown"
     strength = "specific"                     # the default; or "decisive", "generic"
     outlook = "stop"                          # the default is the category's
+    domain = "infra"                          # only where the category is "unknown"
+    raised_in = 'site-packages/botocore/'     # only for exceptions raised in such a "file function"
 
     xid = [{code = 79, name = "…", bucket = "RESTART_BM", category = "gpu_fell_off_bus"}]
 """
@@ -28,12 +30,22 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from torchett.failures.literals import required_texts
-from torchett.failures.vocabulary import OUTLOOKS, Outlook, Role, Strength
+from torchett.failures.vocabulary import (
+    OUTLOOKS,
+    UNKNOWN,
+    Outlook,
+    Role,
+    Strength,
+    VerdictDomain,
+    domain_of_category,
+)
+from torchett.model.causes import DOMAINS
 from torchett.model.errors import InputError
 
 SHIPPED: Final = Path(__file__).parent / "rules"
 _RULE_KEYS: Final = {
     "name", "category", "pattern", "example", "role", "strength", "outlook", "source",
+    "domain", "raised_in",
 }  # fmt: skip
 _E = TypeVar("_E", bound=Enum)
 # What the catalogue's immediate action needs; an action that is not listed concerns the GPU.
@@ -47,10 +59,22 @@ _BUCKETS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """A regular expression; a line it fits contains one of the texts, if there are any."""
+    """A regular expression; a line it fits contains one of the texts, if there are any.
 
-    regex: re.Pattern[str]
+    It is compiled when a line with such a text is found: most never are.
+    """
+
+    text: str
     texts: tuple[str, ...]
+
+    @property
+    def regex(self) -> re.Pattern[str]:
+        return _compiled(self.text)
+
+    @property
+    def loose(self) -> re.Pattern[str]:
+        """The pattern without its ^: it also fits a line with prefixes."""
+        return _compiled(self.text.removeprefix("^"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +89,22 @@ class Rule:
     patterns: tuple[Pattern, ...]
     source: str
     example: str
+    domain: VerdictDomain
+    raised_in: str = ""  # a regular expression; anywhere if empty
+
+    def fits_place(self, raised_in: str) -> bool:
+        """Whether the rule holds for an exception raised there, in `FILE FUNCTION`, if known."""
+        return not self.raised_in or bool(_compiled(self.raised_in).search(raised_in))
 
 
 @cache
 def shipped_rules() -> tuple[Rule, ...]:
-    """The rules of this package. Of an Xid, the number says more than the words after it."""
-    paths = sorted(SHIPPED.glob("*.toml"), key=lambda path: (path.stem != "xid", path.stem))
+    """The rules of this package.
+
+    Of an Xid, the number says more than the words after it. Kinds of evidence come last.
+    """
+    order = {"xid": 0, "kinds": 2}
+    paths = sorted(SHIPPED.glob("*.toml"), key=lambda path: (order.get(path.stem, 1), path.stem))
     return tuple(rule for path in paths for rule in read_rules(path))
 
 
@@ -117,6 +151,21 @@ def _rule(path: Path, number: int, row: Any, system: str, source: str) -> Rule:
         patterns=tuple(_pattern(where, one) for one in patterns),
         source=str(row.get("source", source)),
         example=str(row.get("example", "")),
+        domain=_domain(where, category, row.get("domain")),
+        raised_in=_regex(where, row.get("raised_in", "")),
+    )
+
+
+def _domain(where: str, category: str, said: object) -> VerdictDomain:
+    """The domain of the category, or what a row says where the category is unknown."""
+    if said is None:
+        return domain_of_category(category)
+    for domain in DOMAINS:
+        if said == domain and category == UNKNOWN:
+            return domain
+    raise InputError(
+        f"{where}: unexpected domain {said!r}: the category has one, or it is none of "
+        f"{', '.join(DOMAINS)}"
     )
 
 
@@ -127,16 +176,18 @@ def _xid(path: Path, number: int, row: Any, source: str) -> Rule:
         raise InputError(f"{where}: expected code, name, bucket and category, found {row!r}")
     code, bucket = row["code"], _text(where, row, "bucket")
     category = _category(where, _text(where, row, "category"))
-    aside = bucket == "IGNORE" or category == "unknown"
+    aside = bucket == "IGNORE" or category == UNKNOWN
+    usual = Strength.SPECIFIC if aside or bucket == "RESTART_APP" else Strength.DECISIVE
     return Rule(
         name=f"xid/{code}",
         category=category,
         role=Role.CASCADE if aside else Role.INITIATING,
-        strength=Strength.SPECIFIC if aside or bucket == "RESTART_APP" else Strength.DECISIVE,
+        strength=_member(where, Strength, row.get("strength", usual.value)),
         outlook=_BUCKETS.get(bucket, Outlook.REPLACE_NODE),
         patterns=(_pattern(where, rf"\bXid(?: \(.*?\))?(?: errors?| code)?[:= -]+{code}\b"),),
         source=f"{source}, {_text(where, row, 'name')}",
         example=f"NVRM: Xid (PCI:0000:3b:00): {code}, pid=4711, name=python, {row['name']}",
+        domain="infra" if category == UNKNOWN else domain_of_category(category),
     )
 
 
@@ -162,10 +213,21 @@ def _member(where: str, kind: type[_E], value: object) -> _E:
 
 
 def _pattern(where: str, text: object) -> Pattern:
+    return Pattern(text=_regex(where, text), texts=required_texts(str(text)))
+
+
+def _regex(where: str, text: object) -> str:
+    """A regular expression that can be compiled. Tests compile those of this package."""
     try:
-        regex = re.compile(str(text), re.IGNORECASE)
+        if not where.startswith(str(SHIPPED)):
+            _compiled(str(text))
     except re.error as error:
         raise InputError(
             f"{where}: pattern {text!r} is not a regular expression: {error}"
         ) from None
-    return Pattern(regex=regex, texts=required_texts(regex.pattern))
+    return str(text)
+
+
+@cache
+def _compiled(text: str) -> re.Pattern[str]:
+    return re.compile(text, re.IGNORECASE)

@@ -21,7 +21,6 @@ from torchett.failures.vocabulary import (
     Outlook,
     Role,
     VerdictDomain,
-    domain_of_category,
 )
 
 _SHOWN: Final = 300
@@ -32,14 +31,11 @@ class Verdict:
     """What a failure was."""
 
     category: str = UNKNOWN
+    domain: VerdictDomain = UNKNOWN
     outlook: Outlook = OUTLOOKS[UNKNOWN]
     evidence: Evidence | None = None
     ranks: Mapping[int, Role] = field(default_factory=dict)
     absent: tuple[int, ...] = ()  # ranks that did not take part in a collective
-
-    @property
-    def domain(self) -> VerdictDomain:
-        return domain_of_category(self.category)
 
     @property
     def initiating_ranks(self) -> list[int]:
@@ -75,17 +71,32 @@ def judge(evidence: Iterable[Evidence], absent: Iterable[int] = ()) -> Verdict:
     if not found:
         return Verdict(absent=absent)
     first = _nearest(found)
-    known = [one for one in found if one.rule.category != UNKNOWN]
-    named = first if first.rule.category != UNKNOWN or not known else _nearest(known)
-    if named.rule.role is Role.TEARDOWN and first is not named:
-        named = first
+    named = _nearest_known(found, first)
     return Verdict(
         category=named.rule.category,
+        domain=named.rule.domain,
         outlook=named.rule.outlook,
         evidence=named,
         ranks=_roles(found, named, absent),
         absent=absent,
     )
+
+
+def _nearest_known(found: list[Evidence], first: Evidence) -> Evidence:
+    """The nearest evidence with a category, else with a domain, else the nearest of all.
+
+    What only ends the job is not taken for the cause where there is evidence before it. Nor is
+    what follows from a failure, where something of a known domain began it.
+    """
+    began = first.rule.role is Role.INITIATING and first.rule.domain != UNKNOWN and not first.weak
+    if first.rule.category != UNKNOWN or began:
+        return first
+    before = [one for one in found if one.rule.role is not Role.TEARDOWN or one is first]
+    known = [one for one in before if one.rule.category != UNKNOWN]
+    told = known or [
+        one for one in found if one.rule.category == UNKNOWN and one.rule.domain != UNKNOWN
+    ]
+    return _nearest(told) if told else first
 
 
 def _nearest(found: list[Evidence]) -> Evidence:

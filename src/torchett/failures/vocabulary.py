@@ -10,7 +10,7 @@ from typing import Final, Literal
 from torchett.model.causes import CAUSES, Domain
 from torchett.model.restarts import Outlook as Outlook
 
-UNKNOWN: Final = "unknown"
+UNKNOWN: Final[Literal["unknown"]] = "unknown"
 
 
 class Role(Enum):

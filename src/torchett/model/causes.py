@@ -1,6 +1,5 @@
 """Why attempts end: known causes, each with the domain that is responsible for it."""
 
-import re
 from typing import Final, Literal
 
 Domain = Literal["infra", "scheduler", "user"]
@@ -22,20 +21,6 @@ _BY_DOMAIN: Final[dict[Domain, str]] = {
 CAUSES: Final[dict[str, Domain]] = {
     cause: domain for domain, causes in _BY_DOMAIN.items() for cause in causes.split()
 }
-
-# Exceptions that are not the script's fault, by type and message. All others count as the user's.
-_NOT_THE_USERS: Final = re.compile(
-    r"Dist\w*Error\b"  # torch.distributed's: backend, network, store
-    r"|Connection\w*Error\b|BrokenPipeError\b|TimeoutError\b|ChildFailedError\b"
-    r"|\w+: \[Errno (5|12|28|30|107|110|116|121|122)\]"  # I/O, memory, disk full, stale, quota
-    r"|\w+: .*(gloo|NCCL|ncclRemoteError|by peer|uncorrectable ECC|NVLink|fell off the bus)"
-    r"|\w+: DataLoader worker .* killed by signal"
-)
-
-
-def exception_domain(text: str) -> Domain:
-    """The domain of an exception that ended a script, written as `ValueError: bad loss`."""
-    return "infra" if _NOT_THE_USERS.match(text) else "user"
 
 
 def domain_of(outcome: Outcome | None, cause: str | None, given: Domain | None) -> Domain:

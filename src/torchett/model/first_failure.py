@@ -17,8 +17,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from torchett.model.causes import Domain, exception_domain
-
 _OF_A_PEER = re.compile(
     r"(Dist\w*Error|Connection\w*Error|BrokenPipeError)\b"
     r"|.*\b(by peer|gloo|NCCL error|ncclRemoteError|[Ss]ocket|remote worker)"
@@ -33,11 +31,6 @@ class RankEnd:
     cause: str
     t_ns: int
     raised: bool = False  # `cause` is an exception: "ValueError: bad loss"
-
-    @property
-    def domain(self) -> Domain | None:
-        """The domain that the exception points to; None without an exception."""
-        return exception_domain(self.cause) if self.raised else None
 
 
 def first_failure(ends: Iterable[RankEnd]) -> RankEnd | None:

@@ -296,6 +296,18 @@ TABLE: tuple[Patch, ...] = (
         default="asked",
         reason="workers of a loader outlive a signal to the whole group while their trainer saves",
     ),
+    *(
+        Patch(
+            target=f"transformers.trainer:Trainer.{name}",
+            lever="trainer-checkpoints",
+            default="asked",
+            reason=f"TrainerCheckpoints(trainer, …): this one {what}",
+        )
+        for name, what in (
+            ("train", "resumes after the newest checkpoint"),
+            ("_load_from_checkpoint", "has its weights restored later, with all else"),
+        )
+    ),
     # --- launch ---
     *(
         Patch(

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from torchett.ledger.rules.window import complaint
+from torchett.model.causes import Domain
 from torchett.model.first_failure import RankEnd, first_failure
 from torchett.model.values import RESUMED_FROM, Attempt, ResumedFrom
 from torchett.runs.flight_records import Flight, Key
@@ -158,11 +159,18 @@ def _with_cause(attempt: Attempt, first: RankEnd | None) -> Attempt:
     if first.raised:  # Python's own exit status for it, and torchrun's for its ranks'
         vague = attempt.cause in (None, "exit_1")
     if vague:
-        domain = attempt.domain or first.domain
+        domain = attempt.domain or _domain(first)
         return replace(attempt, cause=first.cause, domain=domain, failed_rank=first.rank)
     if attempt.cause == first.cause:
         return replace(attempt, failed_rank=first.rank)
     return attempt
+
+
+def _domain(end: RankEnd) -> Domain | None:
+    """The domain that an exception points to; None without an exception."""
+    from torchett.failures.classifier import domain_of_exception
+
+    return domain_of_exception(end.cause) if end.raised else None
 
 
 def _following(previous: Attempt | None, attempt: Attempt) -> tuple[Attempt, str | None]:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchett.model.errors import InputError
+from torchett.restarts.memory_kills import MemoryKills
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -23,25 +24,26 @@ def policy_of(
             raise InputError("ett run: --restart-policy none goes with no other")
         return None
     if files:
-        from torchett.failures.restart.table import table_with
+        from torchett.restarts.table import table_with
 
         table_with(map(Path, files))
+    kills = MemoryKills()  # what the kernel kills from now on is evidence
 
     def make(run: Path, env: Mapping[str, str], printed: "Printed") -> "RestartPolicy":
-        from torchett.failures.restart.policy import RunPolicy
-        from torchett.failures.restart.table import table_with
         from torchett.failures.rules import rules_with
+        from torchett.restarts.policy import RunPolicy
+        from torchett.restarts.table import table_with
 
         own = [Path(name) for name in env.get("ETT_FAILURE_RULES", "").split(":") if name]
         table = table_with(Path(name) for name in files)
-        return RunPolicy(run, env, printed, table=table, rules=rules_with(own))
+        return RunPolicy(run, env, printed, kills, table=table, rules=rules_with(own))
 
     return make
 
 
 def decisions_of(run: Path) -> list[dict[str, Any]]:
     """What the restart policy decided after each failure of a run, the first first."""
-    from torchett.failures.restart.history import read_history
+    from torchett.restarts.history import read_history
 
     return [fact.to_json() for fact in read_history(run)]
 

@@ -5,7 +5,7 @@
     Agent                       LocalElasticAgent: writes down starts, failures and their causes
     Ranks, Rank                 SubprocessContext, SubprocessHandler: a rank may run in a standby
 
-Imports torch. The private names that it relies on are listed in elastic_probe.py.
+Imports torch. The private names that it relies on are listed in torch_names.py.
 """
 
 import inspect

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torchett.model.causes import Domain, exception_domain
+from torchett.model.causes import Domain
 from torchett.record.attempt_log import AttemptLog
 from torchett.record.clock import Anchor
 
@@ -34,7 +34,9 @@ class Failure:
     @property
     def domain(self) -> Domain | None:
         """The domain, if it is an exception: torch writes a signal as `Signal 9 (…)`."""
-        return None if self.text.upper().startswith("SIG") else exception_domain(self.text)
+        from torchett.failures.classifier import domain_of_exception
+
+        return None if self.text.upper().startswith("SIG") else domain_of_exception(self.text)
 
 
 def log_folder(

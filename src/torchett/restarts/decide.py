@@ -10,10 +10,10 @@ history ── since the last ────┼─ … or the row's budget is used
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torchett.failures.restart.history import Fact, charged_lives, roots, without_progress
-from torchett.failures.restart.table import Row, Table
 from torchett.failures.vocabulary import UNKNOWN, domain_of_category
 from torchett.model.restarts import Outlook
+from torchett.restarts.history import Fact, charged_lives, roots, without_progress
+from torchett.restarts.table import Row, Table
 
 _OF_MACHINES = ("infra", "unknown")  # domains of failures that a node may be to blame for
 _LONGEST = 120

@@ -20,10 +20,10 @@ from torchett.failures.elastic import as_json, attempt_and_rank, text_of_error_f
 from torchett.failures.evidence import Evidence, find_evidence, normalised
 from torchett.failures.flight_recorder import absent_ranks, stuck_collectives
 from torchett.failures.rules import Rule
-from torchett.failures.sources import dumps_of
 from torchett.failures.verdict import judge
 from torchett.failures.vocabulary import Role
 from torchett.model.restarts import LifeEnd
+from torchett.restarts.sources import dumps_of
 from torchett.runs.launchers import Clocks, read_launches
 from torchett.runs.printed import read_part
 

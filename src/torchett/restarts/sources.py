@@ -140,6 +140,7 @@ class Sources:
             patterns=(),
             source="the run's own record",
             example="",
+            domain=CAUSES[cause],
         )
         yield Evidence(
             rule=rule, line=Line(number=number, text=cause, message=cause), file=str(path)

@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torchett.failures.restart.decide import Failure, Ruling, decide
-from torchett.failures.restart.gather import Found, gather
-from torchett.failures.restart.history import Fact, append_facts, lineage_of, read_history
-from torchett.failures.restart.memory_kills import MemoryKills
-from torchett.failures.restart.table import Table
 from torchett.failures.rules import Rule
 from torchett.model.errors import EttError
 from torchett.model.restarts import Decision, LifeEnd, Outlook
+from torchett.restarts.decide import Failure, Ruling, decide
+from torchett.restarts.gather import Found, gather
+from torchett.restarts.history import Fact, append_facts, lineage_of, read_history
+from torchett.restarts.memory_kills import MemoryKills
+from torchett.restarts.table import Table
 from torchett.runs.printed import Printed
 from torchett.runs.reader import RunReader
 
@@ -29,6 +29,7 @@ class RunPolicy:
         run: Path,
         env: Mapping[str, str],
         printed: Printed,
+        kills: MemoryKills,
         *,
         table: Table,
         rules: Sequence[Rule],
@@ -37,7 +38,7 @@ class RunPolicy:
         self._lineage = lineage_of(env, time.time_ns())
         self._lineages = {self._lineage}  # and those of the other nodes' launchers
         self._host = os.uname().nodename
-        self._printed, self._kills = printed, MemoryKills()
+        self._printed, self._kills = printed, kills
         self._reader: RunReader | None = None
         self._since_s = time.time()
         self._last: list[Fact] = []

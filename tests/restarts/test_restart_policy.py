@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from torchett.failures.restart.decide import Failure, Ruling, decide
-from torchett.failures.restart.history import Fact, append_facts, lineage_of, read_history
-from torchett.failures.restart.policy import RunPolicy
-from torchett.failures.restart.table import table_with
 from torchett.failures.vocabulary import OUTLOOKS, domain_of_category
 from torchett.model.errors import InputError
 from torchett.model.restarts import LifeEnd, Outlook
+from torchett.restarts.decide import Failure, Ruling, decide
+from torchett.restarts.history import Fact, append_facts, lineage_of, read_history
+from torchett.restarts.memory_kills import MemoryKills
+from torchett.restarts.policy import RunPolicy
+from torchett.restarts.table import table_with
 from torchett.runs.printed import Printed
 
 TABLE = table_with([])
@@ -217,7 +218,14 @@ def test_the_rows_on_the_documents_page_are_read(tmp_path: Path) -> None:
 def test_what_other_nodes_decided_counts_and_is_kept_once(tmp_path: Path) -> None:
     """Nodes may share the folder or not: either way a decision is one line, and is counted."""
     policies = [
-        RunPolicy(tmp_path / folder, {"ETT_LINEAGE": name}, Printed(), table=TABLE, rules=[])
+        RunPolicy(
+            tmp_path / folder,
+            {"ETT_LINEAGE": name},
+            Printed(),
+            MemoryKills(),
+            table=TABLE,
+            rules=[],
+        )
         for folder, name in (("shared", "a"), ("shared", "b"), ("own", "c"))
     ]
     for folder in ("shared", "own"):
