@@ -61,7 +61,7 @@ def _page(advice: "FleetAdvice", by: str) -> "RenderableType":
     if advice.together is not None:
         row = (*_hours(advice.together), f"{advice.jobs:,}", _teams(advice.by_team))
         table.add_row("every job's best set", *row, style="bold")
-    note = "Levers win partly the same seconds: gains do not add up. Rows do not say which were on."
+    note = "Levers win partly the same seconds: they do not add up. Rows do not say which were on."
     return Group(head, Text(), table, Text(), Text(note, style="dim"))
 
 
