@@ -90,7 +90,8 @@ def commands() -> Iterator[str]:
     yield "# Commands"
     yield ""
     yield "The help texts of all commands, generated from the code (`docs/generate.py`)."
-    yield "A command that prints a table takes `--json`. Bad input ends with one line, exit code 2."
+    yield "A command that prints a table or a result takes `--json`."
+    yield "Bad input ends with one line and exit code 2."
     yield "A RUN is a run's name in `$ETT_RUNS` (else `./ett-runs`), or a path."
     yield ""
     yield "| command | what it does |"
@@ -117,8 +118,9 @@ def _command(command: click.Command, name: str, level: int) -> Iterator[str]:
         yield "| option | what it says |"
         yield "|---|---|"
     for one in options:
-        names = ", ".join(f"`{word}`" for word in (*one.opts, *one.secondary_opts))
-        yield f"| {names} | {' '.join((one.help or '').split()).replace('|', chr(92) + '|')} |"
+        names, said = one.get_help_record(click.Context(command)) or ("", "")
+        cells = (" ".join(cell.split()).replace("|", chr(92) + "|") for cell in (names, said))
+        yield "| `{}` | {} |".format(*cells)
     if isinstance(command, click.Group):
         for inner, its in sorted(command.commands.items()):
             yield from _command(its, f"{name} {inner}", level + 1)

@@ -42,6 +42,24 @@ def test_a_new_launcher_and_a_restart_of_ranks_are_different_phases(tmp_path: Pa
     assert facts.starts == {"first": 1, "anew": 1}
 
 
+def test_what_the_launchers_log_says_counts_more_than_a_long_launcher_init(
+    tmp_path: Path,
+) -> None:
+    job = JobText().start(0, 0).steps(0, 0, 10, 1, 1).end(0, 12, "failed")
+    job.start(1, 12).span(1, "launcher_init", 12, 14).steps(1, 10, 10, 14, 1).end(1, 24, "failed")
+    job.start(2, 24).steps(2, 20, 10, 24, 1).end(2, 34, "success")
+    facts = facts_of(job, tmp_path, new_launchers={0: True, 1: False, 2: True})
+    assert facts.starts == {"first": 1, "again": 1, "anew": 1}
+    assert facts.lost["again", "launcher_init"] == 2
+
+
+def test_snapshots_that_were_on_are_not_advised(tmp_path: Path) -> None:
+    assert advised(often_killed(), tmp_path).of("snapshots") is not None
+    on = advised(often_killed(), tmp_path, on=frozenset({"snapshots"}))
+    assert on.of("snapshots") is None
+    assert on.nothing["snapshots"] == "snapshots were on"
+
+
 def test_a_compile_cache_wins_most_of_what_was_compiled(tmp_path: Path) -> None:
     advice = advised(slow_to_start(), tmp_path)
     one = advice.of("compile-cache")
@@ -152,7 +170,7 @@ def test_few_steps_are_not_enough_for_advice_on_the_loader(tmp_path: Path) -> No
         job.span(0, "data_wait", i, i + 0.8).steps(0, i, 1, i + 0.8, 0.2)
     unsure = {u.lever: u for u in advised(job.end(0, 20, "success"), tmp_path).unsure}
     assert unsure["loader-workers"].sentence.startswith("not enough data: 20 steps are too few")
-    assert unsure["loader-workers"].sentence.endswith("run 1 minutes more")
+    assert unsure["loader-workers"].sentence.endswith("run 1 minute more")
 
 
 def test_every_prior_is_used_and_every_name_is_a_prior(tmp_path: Path) -> None:

@@ -206,3 +206,17 @@ def test_a_line_that_was_cut_off_is_skipped(tmp_path: Path) -> None:
 )
 def test_loader_workers_are_read_from_the_command(command: list[str], workers: int | None) -> None:
     assert _workers(command) == workers
+
+
+def test_a_report_does_not_end_with_gains_that_no_second_run_would_show(
+    runs: Path, tmp_path: Path
+) -> None:
+    """1,000 steps that wait 0.8 ms each for data: about 0.4 of 100 points, in a run of 200 s."""
+    job = JobText().start(0, 0)
+    for i in range(1000):
+        begin = round(i * 0.2, 6)
+        job.span(0, "data_wait", begin, round(begin + 0.0008, 6))
+        job.steps(0, i, 1, round(begin + 0.0008, 6), 0.1992)
+    ett("import", str(job.end(0, 200, "success").write(tmp_path / "small.jsonl")), "small")
+    assert "light-batches" in ett("advise", "small").stdout.split("nothing to win")[0]
+    assert "what would win most here" not in ett("report", "small").stdout

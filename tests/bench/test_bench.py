@@ -56,7 +56,7 @@ def test_the_stock_script_saves_at_its_own_best_interval() -> None:
 
 
 def test_faults_are_described_in_sentences() -> None:
-    assert SCHEDULES["mixed"].told(3000, 2) == [
+    assert SCHEDULES["mixed"].lines(3000, 2) == [
         "rank 1 killed at step 450",
         "node lost at step 1,050",
         "preempted at step 1,800",

@@ -132,6 +132,7 @@ def test_a_misspelt_word_is_suggested(ett: Any) -> None:
         ("recover>10s", 1),
         ("recover>30s", 0),
         ("ett<50%", 1),
+        ("ett<-2", 1),
         ("ett<1%", 0),
         ("failures>0", 1),
         ("failures>+1", 0),
@@ -144,6 +145,20 @@ def test_a_limit_that_holds_ends_with_1(ett: Any, limit: str, code: int) -> None
     done = ett("compare", "other", "toy", "--fail-if", limit)
     assert done.exit_code == code, done.stderr
     assert ("--fail-if" in done.stderr) == bool(code)
+
+
+def test_a_limit_that_holds_is_said_with_the_value(ett: Any) -> None:
+    limits = ("recover>10s", "ett<50%", "ett<-2", "wall>1.5x", "imports>3%", "failures>0")
+    words = [word for limit in limits for word in ("--fail-if", limit)]
+    said = ett("compare", "other", "toy", *words).stderr.splitlines()
+    assert said == [
+        "ett: --fail-if recover>10s holds: recover is 12s",
+        "ett: --fail-if ett<50% holds: ett is 28.85%",
+        "ett: --fail-if ett<-2 holds: ett changed by -14.01 points",
+        "ett: --fail-if wall>1.5x holds: wall is 1.857 times that of A",
+        "ett: --fail-if imports>3% holds: imports is 4.808%",
+        "ett: --fail-if failures>0 holds: failures is 1",
+    ]
 
 
 @pytest.mark.parametrize("limit", ["recover", "recover>", "nosuch>1s", "ett>5s", "tts>5%"])
@@ -166,3 +181,27 @@ def test_a_loaded_run_sums_to_its_ledger(ett: Any, tmp_path: Path) -> None:
     assert run.losses["cause"].to_pylist() == ["nccl_timeout"]
     assert run.steps()["step"].to_pylist() == [0, 1, 0, 1, 1]
     assert run.spans()["account"].to_pylist() == ["imports"]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["report", "--format", "xml"], "ett report: invalid value for '--format': 'xml' is not"),
+        (["rm"], "ett rm: missing argument 'RUN…': see ett rm --help"),
+        (["nosuch"], "ett: no such command 'nosuch'"),
+        (["--bogus"], "ett: no such option '--bogus'"),
+        (["report", "--htlm", "x"], "ett report: no such option '--htlm'"),
+        (["checkpoint", "plan", "x"], "ett checkpoint plan: got unexpected extra argument (x)"),
+    ],
+)
+def test_a_usage_error_is_one_line(ett: Any, args: list[str], said: str) -> None:
+    done = ett(*args)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(said)
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_group_without_a_command_shows_its_help(ett: Any) -> None:
+    done = ett("fleet")
+    assert done.exit_code == 2
+    assert "Commands:" in done.stderr

@@ -211,4 +211,8 @@ def test_alerts_by_command(fleet: Fleet) -> None:
     assert ett("mute", "--rule", "silent", "--for", "2h").exit_code == 0
     assert ett("watch", "--once").exit_code == 0  # muted
     assert ett("mute", "--for", "2 days").exit_code == 2
+    number = json.loads(ett("mute", "--rule", "stalled", "--json").stdout)["mute"]
+    ended = {"mute": number, "ended": True}
+    assert json.loads(ett("unmute", str(number), "--json").stdout) == ended
+    assert json.loads(ett("ack", str(one["id"]), "--json").stdout)["alert"] == one["id"]
     assert ett("ack", "77").exit_code == 2

@@ -188,7 +188,8 @@ def test_export_holds_what_the_query_finds(place: Path, tmp_path: Path, form: st
         "arrow": pyarrow.feather.read_table,
     }[form]
     file = tmp_path / f"out.{form}"
-    ett(place, "export", "job_hours", "-o", str(file))
+    said = answer(place, "export", "job_hours", "-o", str(file))
+    assert said == {"output": str(file), "format": form, "rows": read(file).num_rows}
     assert sum(read(file)["ns"].to_pylist()) == answer(place, "show")["total"]["rank_ns"]
     ett(place, "export", "--sql", "SELECT job FROM jobs ORDER BY job", "-o", str(file))
     assert read(file)["job"].to_pylist() == ["long", "short", "wide"]

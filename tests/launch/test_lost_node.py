@@ -64,7 +64,7 @@ def test_a_spare_takes_the_place_of_a_node_that_crashes(tmp_path: Path) -> None:
         codes = [nodes.running[node].wait(timeout=60) for node in (0, 2)]
     said = (tmp_path / "log-0").read_text()
     assert codes == [0, 0], said
-    assert "has not been heard of for 4 s: the others meet again" in said
+    assert "has not been heard of for 4 s: the other nodes begin a new rendezvous" in said
     assert (tmp_path / "total").read_text() == str(sum(range(160)))
     env = os.environ | {"ETT_RUNS": str(runs)}
     report = [sys.executable, "-m", "torchett.cli.main", "report", "train-three", "--json"]

@@ -126,6 +126,6 @@ def test_a_node_that_fails_again_and_again_leaves_and_the_other_goes_on(tmp_path
     codes, said = run_two(tmp_path, "flaps", FLAPS, begun.exists, "--max-restarts=9")
     assert codes == [0, 1], said
     assert "began 3 failures without durable progress" in said
-    assert "has left: the others meet again" in said
+    assert "has left: the other nodes begin a new rendezvous" in said
     decisions = [(one["node"], one["outlook"]) for one in report(tmp_path, "flaps")["restarts"]]
     assert decisions == [(1, "restart-now"), (1, "restart-now"), (1, "replace-node")]

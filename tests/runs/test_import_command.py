@@ -161,3 +161,17 @@ def test_a_name_that_no_folder_can_have_is_one_line(runs: Path, tmp_path: Path) 
     said = ett("import", str(file), "a" * 300)
     assert (said.exit_code, said.stderr.count("\n")) == (2, 1)
     assert "File name too long" in said.stderr
+
+
+def test_an_imported_job_without_a_step_says_nothing_of_a_full_disk(
+    runs: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "worker.jsonl").write_text(
+        '{"event":"job","format":"events/1","job":"worker","ranks":1}\n'
+        '{"event":"attempt_start","attempt":0,"t":0}\n'
+        '{"event":"attempt_end","attempt":0,"t":3,"outcome":"success"}\n'
+    )
+    assert ett("import", str(tmp_path / "worker.jsonl"), "worker").exit_code == 0
+    said = ett("report", "worker").stdout
+    assert "Time to Start never" in said
+    assert "disk" not in said

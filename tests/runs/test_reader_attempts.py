@@ -225,3 +225,21 @@ def test_the_job_is_named_by_its_launcher_else_by_its_folder(tmp_path: Path) -> 
     assert RunReader(tmp_path / "folder").poll().job.name == "folder"
     launched(tmp_path / "folder", START)
     assert RunReader(tmp_path / "folder").poll().job.name == "folder"
+
+
+def test_the_log_says_which_attempts_a_new_launcher_began(tmp_path: Path) -> None:
+    """
+    launcher A: attempt 0 ─ its agent restarts the ranks ─ attempt 1      launcher B: attempt 2
+    """
+    again = {"event": "start", "attempt": 0, "restart": 1, "t_ns": 4 * UNIT_NS}
+    launched(tmp_path, START, START, again, END, AGAIN)
+    launched(tmp_path, {"event": "start", "attempt": 2, "t_ns": 20 * UNIT_NS})
+    reader = RunReader(tmp_path).poll()
+    assert [attempt.number for attempt in reader.job.attempts] == [0, 1, 2, 3]
+    assert reader.new_launchers == {0: True, 1: False, 2: False, 3: True}
+
+
+def test_without_a_launcher_only_a_restart_by_an_agent_is_known(tmp_path: Path) -> None:
+    life(tmp_path)
+    life(tmp_path, begin=20, restart=1)
+    assert RunReader(tmp_path).poll().new_launchers == {1: False}

@@ -109,6 +109,16 @@ def test_a_run_arrives_byte_for_byte_and_once(serve: Serve, tmp_path: Path) -> N
     assert first.sent_bytes > 10 * log
 
 
+def test_the_command_says_as_json_where_the_run_is(serve: Serve, tmp_path: Path) -> None:
+    run = tmp_path / "by-command"
+    Wide(ranks=2, attempts=1).write_records(run)
+    command = [*ETT, "ship", str(run), serve.url, "--json"]
+    said = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    assert (said["run"], said["server"]) == ("by-command", serve.url)
+    assert said["sent_bytes"] >= (run / "attempts-0.jsonl").stat().st_size
+    assert same(run, serve.run("by-command"))
+
+
 def test_another_run_of_that_name_is_refused(serve: Serve, tmp_path: Path) -> None:
     Long(steps=100, restarts=0).write_records(tmp_path / "a" / "gpt")
     assert shipper(tmp_path / "a" / "gpt", serve.url).flush(20)

@@ -38,7 +38,8 @@ class Unsure:
     def sentence(self) -> str:
         if self.more_s is None:
             return f"not enough data: {self.reason}"
-        return f"not enough data: {self.reason}: run {max(1, round(self.more_s / 60))} minutes more"
+        minutes = max(1, round(self.more_s / 60))
+        return f"not enough data: {self.reason}: run {minutes} minute{'s'[: minutes > 1]} more"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ class Known:
 
     on: frozenset[str] = frozenset()  # levers that were on
     cold: Mapping[int, bool] = field(default_factory=dict)  # attempt → its caches were empty
+    new_launchers: Mapping[int, bool] = field(default_factory=dict)  # attempt → one began it
     workers: int | None = None  # of each rank's loader, if the command line has them
     cured_s: float | None = None  # rank-seconds of recompiles that dynamic sources would prevent
     tuned_s: float | None = None  # rank-seconds of tuning kernels in first compiles
@@ -141,7 +142,7 @@ def by_phase(attempts: Sequence[AttemptSeconds], known: Known) -> PhaseLosses:
     trained = [_compile_s(attempt) for attempt in attempts if attempt.trained]
     least_s = min(trained) if len(trained) > 1 else None
     for position, attempt in enumerate(attempts):
-        phase = _phase(position, attempt)
+        phase = _phase(position, attempt, known.new_launchers.get(attempt.number))
         starts[phase] = starts.get(phase, 0) + 1
         for name, seconds in attempt.seconds.items():
             if name != "effective" and seconds:
@@ -168,11 +169,17 @@ def _is_start(name: str) -> bool:
     return name in _PER_START or (name in BY_NAME and BY_NAME[name].kind == "start")
 
 
-def _phase(position: int, attempt: AttemptSeconds) -> Phase:
+def _phase(position: int, attempt: AttemptSeconds, new_launcher: bool | None) -> Phase:
+    """Which start this is; where no launcher's log says so, a long launcher_init shows a new one.
+
+    It is long as well where no standby was ready, so the log is preferred.
+    """
     if position == 0:
         return "first"
-    again = attempt.seconds.get("launcher_init", 0.0) < _NO_LAUNCHER_S * attempt.ranks
-    return "again" if again and not attempt.allocated else "anew"
+    if new_launcher is None:
+        launcher_s = attempt.seconds.get("launcher_init", 0.0)
+        new_launcher = launcher_s >= _NO_LAUNCHER_S * attempt.ranks
+    return "anew" if new_launcher or attempt.allocated else "again"
 
 
 def _compile_s(attempt: AttemptSeconds) -> float:

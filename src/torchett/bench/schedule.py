@@ -51,7 +51,7 @@ class Schedule:
             found.append(f"{place}@{round(at.share * steps)}")
         return found
 
-    def told(self, steps: int, ranks: int) -> list[str]:
+    def lines(self, steps: int, ranks: int) -> list[str]:
         """The same in sentences: faults at steps first, then faults in starts."""
         words = self.words(steps, ranks)
         return [_described(word) for word in sorted(words, key=lambda word: "#" in word)]

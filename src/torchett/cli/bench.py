@@ -135,7 +135,7 @@ def _shown(
         "ranks": workload.ranks,
         "steps": workload.steps,
         "schedule": wrong.words(workload.steps, workload.ranks),
-        "went_wrong": wrong.told(workload.steps, workload.ranks),
+        "went_wrong": wrong.lines(workload.steps, workload.ranks),
         "stock": stock.to_json(),
         "torchett": ours.to_json(),
         "saved_percent": saved_percent(stock, ours),

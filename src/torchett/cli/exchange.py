@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from torchett.cli.output import speaks_plainly
+from torchett.cli.output import json_option, print_result, speaks_plainly
 from torchett.model.errors import EttError, InputError, RunError
 
 if TYPE_CHECKING:
@@ -28,19 +28,38 @@ _EXPORTS = [*_FILES, "otlp", "tensorboard", "wandb", "mlflow"]
 @click.command("import")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("run")
-@click.option("--format", "form", default="events", type=click.Choice(_IMPORTS), show_default=True)
 @click.option(
-    "--step", metavar="REGEX", help="log: a step's line, its number in a group; csv: a column."
+    "--format",
+    "form",
+    default="events",
+    type=click.Choice(_IMPORTS),
+    show_default=True,
+    help="What wrote the file.",
 )
-@click.option("--time", metavar="TIME", help="log: a regex or strptime format; csv: a column.")
-@click.option("--checkpoint", metavar="REGEX", help="log: a line that says a checkpoint is saved.")
-@click.option("--start", metavar="REGEX", help="log: the line at which an attempt begins.")
+@click.option(
+    "--step",
+    metavar="REGEX",
+    help="log: matches the line of a step; its group is the number. csv: the column.",
+)
+@click.option("--time", metavar="TIME", help="log: a regex or a strptime format. csv: the column.")
+@click.option(
+    "--checkpoint",
+    metavar="REGEX",
+    help="log: matches the line that says that a checkpoint is saved.",
+)
+@click.option(
+    "--start", metavar="REGEX", help="log: matches the line with which an attempt begins."
+)
 @click.option("--dialect", help="log: which program wrote it, if it is not recognised.")
 @click.option(
     "--began", metavar="TIME", help="When the job began, if that is before the first line."
 )
 @click.option("--ended", metavar="TIME", help="When the job ended, if that is after the last line.")
-@click.option("--outcome", type=click.Choice(["success", "failed", "preempted"]))
+@click.option(
+    "--outcome",
+    type=click.Choice(["success", "failed", "preempted"]),
+    help="How the job ended, if the file does not say so.",
+)
 @click.option(
     "--ranks",
     default=1,
@@ -52,10 +71,12 @@ _EXPORTS = [*_FILES, "otlp", "tensorboard", "wandb", "mlflow"]
     default=STALL,
     show_default=True,
     type=click.FloatRange(0),
-    help="A step of more than this many usual ones: what is over is no step's; 0 for never.",
+    help="Longest step, in multiples of the median step: time beyond it is not counted as the"
+    " step. 0: no limit.",
 )
+@json_option
 @speaks_plainly
-def import_(file: Path, run: str, form: str, ranks: int, **hints: Any) -> None:
+def import_(file: Path, run: str, form: str, ranks: int, as_json: bool, **hints: Any) -> None:
     """Make a run of a file: events/1, or what another tool wrote.
 
     \b
@@ -71,9 +92,11 @@ def import_(file: Path, run: str, form: str, ranks: int, **hints: Any) -> None:
     target = Path(run) if os.sep in run else runs_folder(os.environ) / safe_name(run)
     history = history_of(file, target.name, form, hints | {"ranks": ranks})
     write_run(history, target)
-    for note in history.notes:
-        click.echo(f"ett: {note}", err=True)
-    click.echo(f"ett: {target} made; ett report {run}", err=True)
+    if not as_json:
+        for note in history.notes:
+            click.echo(f"ett: {note}", err=True)
+    made = {"run": target.name, "path": str(target), "notes": list(history.notes)}
+    print_result(made, f"{target} made; ett report {run}", as_json)
 
 
 def history_of(file: Path, job: str, form: str, hints: Mapping[str, Any]) -> "History":
@@ -137,7 +160,14 @@ def _bytes(path: Path) -> bytes:
 
 @click.command()
 @click.argument("run")
-@click.option("--format", "form", default="events", type=click.Choice(_EXPORTS), show_default=True)
+@click.option(
+    "--format",
+    "form",
+    default="events",
+    type=click.Choice(_EXPORTS),
+    show_default=True,
+    help="What to write.",
+)
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="File (default: stdout), or DIR."
 )
@@ -145,15 +175,18 @@ def _bytes(path: Path) -> bytes:
     "--follow",
     metavar="SECONDS",
     type=click.FloatRange(0.1),
-    help="Go on while the job runs, looking this often (tensorboard, wandb, mlflow).",
+    help="Continue while the job runs, and look this often (tensorboard, wandb, mlflow).",
 )
 @click.option(
     "--own",
     is_flag=True,
-    help="Into the run that your script writes: found by itself (tensorboard, wandb, mlflow).",
+    help="Write into the run that your script writes, and find it (tensorboard, wandb, mlflow).",
 )
+@json_option
 @speaks_plainly
-def export(run: str, form: str, output: Path | None, follow: float | None, own: bool) -> None:
+def export(
+    run: str, form: str, output: Path | None, follow: float | None, own: bool, as_json: bool
+) -> None:
     """Write a run for other tools.
 
     \b
@@ -174,7 +207,11 @@ def export(run: str, form: str, output: Path | None, follow: float | None, own: 
         if follow is not None or own:
             said = "--own" if own else "--follow"
             raise InputError(f"{said}: expected tensorboard, wandb or mlflow, found {form}")
+        if as_json and output is None:
+            raise InputError(f"--json: expected a file to write {form} to (-o FILE), found none")
         _write_file(form, output, reader)
+        if output is not None:
+            _say_written(reader, form, str(output), as_json)
         return
     if own and output is not None:
         raise InputError("--own finds where to write by itself: drop -o")
@@ -190,7 +227,15 @@ def export(run: str, form: str, output: Path | None, follow: float | None, own: 
         said = " ".join(str(error).split())[:300]
         where = output or "your own run"
         raise RunError(f"{where}: {form} did not take it: {said}") from error
-    click.echo(f"ett: {output or 'your own run'} written", err=True)
+    _say_written(reader, form, None if output is None else str(output), as_json)
+
+
+def _say_written(reader: "RunReader", form: str, output: str | None, as_json: bool) -> None:
+    """`output` is None where it went into the run that the user's script writes."""
+    if output is not None and form == "otlp":
+        output = output.replace(":/", "://", 1)  # a Path joins the two slashes of a URL
+    written = {"run": reader.job.name, "format": form, "output": output}
+    print_result(written, f"{output or 'your own run'} written", as_json)
 
 
 def _write_file(form: str, output: Path | None, reader: "RunReader") -> None:

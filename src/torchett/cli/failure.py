@@ -1,4 +1,4 @@
-"""`ett failure`: what a failure was, who began it, and what another attempt needs."""
+"""`ett failure`: what a failure was, which rank began it, and what another attempt needs."""
 
 import os
 from pathlib import Path

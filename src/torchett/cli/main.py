@@ -1,5 +1,7 @@
 """The command `ett`: parse, call, print. Bad input is one line and exit code 2."""
 
+from typing import IO, Any
+
 import click
 
 from torchett import __version__
@@ -58,8 +60,31 @@ SECTIONS: dict[str, tuple[tuple[click.Command, str], ...]] = {
 }
 
 
+class OneLineUsageError(click.UsageError):
+    """A usage error, shown as one line: the command, what is wrong, and where its help is."""
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        path = self.ctx.command_path if self.ctx else "ett"
+        said = self.format_message().rstrip(".").replace(". (Did", " (did")
+        click.echo(f"{path}: {said[:1].lower()}{said[1:]}: see {path} --help", file=file, err=True)
+
+
 class CommandsInSections(click.Group):
-    """A group whose help lists its commands under headings."""
+    """A group whose help lists its commands under headings, and whose usage errors are one line."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """As click's, with usage errors of `ett` itself on one line."""
+        try:
+            return super().make_context(*args, **kwargs)
+        except click.UsageError as error:
+            raise _on_one_line(error) from None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click's, with usage errors of all commands on one line."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            raise _on_one_line(error) from None
 
     def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
         """One table for each section, all of the same width."""
@@ -71,7 +96,15 @@ class CommandsInSections(click.Group):
                 )
 
 
-@click.group(cls=CommandsInSections, context_settings={"help_option_names": ["-h", "--help"]})
+def _on_one_line(error: click.UsageError) -> click.UsageError:
+    if type(error).__name__ == "NoArgsIsHelpError":  # it shows the help; click has it since 8.2
+        return error
+    return OneLineUsageError(error.format_message(), error.ctx)
+
+
+@click.group(
+    "ett", cls=CommandsInSections, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(__version__, prog_name="ett")
 def main() -> None:
     """Account for every second of a PyTorch training job, and reduce what was not training.

@@ -53,6 +53,19 @@ def _forget_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--json: a command's result as one JSON object."""
+    return click.option("--json", "as_json", is_flag=True, help="One JSON object.")(command)
+
+
+def print_result(value: Mapping[str, Any], line: str, as_json: bool) -> None:
+    """What a command did: one JSON object on stdout, or one line on stderr."""
+    if as_json:
+        print_json(value)
+    else:
+        click.echo(f"ett: {line}", err=True)
+
+
 def print_json(value: Any) -> None:
     _leave_if_closed()
     click.echo(json.dumps(value, ensure_ascii=False))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from torchett.cli.output import print_json, print_rich, speaks_plainly
+from torchett.cli.output import json_option, print_json, print_rich, speaks_plainly
 from torchett.model.errors import InputError, RunError
 
 
@@ -71,8 +71,9 @@ def ls(most: int, as_json: bool) -> None:
 @click.command("rm")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN…")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@json_option
 @speaks_plainly
-def rm(runs: tuple[str, ...], yes: bool) -> None:
+def rm(runs: tuple[str, ...], yes: bool, as_json: bool) -> None:
     """Delete runs with all they recorded."""
     from torchett.record.attempt_log import in_use
     from torchett.runs.folder import find_run
@@ -83,10 +84,14 @@ def rm(runs: tuple[str, ...], yes: bool) -> None:
             raise RunError(f"{path}: a launcher is writing to it; end the job first")
     if not yes:
         names = ", ".join(path.name for path in found)
-        click.confirm(f"Delete {names}?", abort=True)
-    for path in dict.fromkeys(found):
+        click.confirm(f"Delete {names}?", abort=True, err=as_json)
+    deleted = list(dict.fromkeys(found))
+    for path in deleted:
         shutil.rmtree(path)
-        click.echo(f"ett: deleted {path}", err=True)
+        if not as_json:
+            click.echo(f"ett: deleted {path}", err=True)
+    if as_json:
+        print_json({"deleted": [str(path) for path in deleted]})
 
 
 @click.command("explain")

@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("folder", required=False, type=click.Path(path_type=Path))
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=8642, show_default=True, type=click.IntRange(0, 65535))
+@click.option(
+    "--port",
+    default=8642,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port to listen on.",
+)
 @click.option(
     "--fleet",
     metavar="DIR",
@@ -42,8 +48,8 @@ def serve(
 ) -> None:
     """Show the runs of FOLDER (without it: of this folder, or $ETT_RUNS) in a browser.
 
-    With --fleet: show that fleet, and take in what `ett run --ship` sends. Beyond loopback, that
-    and every page need a token (`ett fleet token add`).
+    With --fleet: show that fleet, and receive what `ett run --ship` sends. On an address other
+    than loopback, every request needs a token (`ett fleet token add`).
     """
     try:
         import uvicorn
@@ -103,7 +109,7 @@ def _made_ready(place: Path, host: str, loopback: bool) -> Path:
 
 
 def _run_server(server: Any, listener: "socket.socket", ingest: Any) -> None:
-    """Serve until the process is told to end; the intake of records begins and ends with it."""
+    """Serve until the process receives a signal; the intake of records begins and ends with it."""
     if ingest is not None:
         ingest.start()
     try:

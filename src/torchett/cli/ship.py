@@ -5,7 +5,7 @@ import time
 
 import click
 
-from torchett.cli.output import speaks_plainly
+from torchett.cli.output import json_option, print_result, speaks_plainly
 from torchett.model.errors import InputError, RunError
 
 
@@ -20,8 +20,9 @@ from torchett.model.errors import InputError, RunError
     type=click.FloatRange(0.1),
     help="Without --follow: give up after this many seconds.",
 )
+@json_option
 @speaks_plainly
-def ship(run: str, url: str | None, follow: bool, within: float) -> None:
+def ship(run: str, url: str | None, follow: bool, within: float, as_json: bool) -> None:
     """Send RUN to the `ett serve` at URL (else $ETT_SHIP); what is there already is not sent.
 
     A token is read from $ETT_SHIP_TOKEN, or from the file $ETT_SHIP_TOKEN_FILE.
@@ -52,4 +53,8 @@ def ship(run: str, url: str | None, follow: bool, within: float) -> None:
         raise RunError(f"{folder}: not shipped: {error}") from None
     finally:
         shipper.close()
-    click.echo(f"ett: {folder.name} is on {server}: {shipper.sent_bytes:,} bytes sent", err=True)
+    print_result(
+        {"run": folder.name, "server": str(server), "sent_bytes": shipper.sent_bytes},
+        f"{folder.name} is on {server}: {shipper.sent_bytes:,} bytes sent",
+        as_json,
+    )

@@ -25,12 +25,19 @@ def simulate() -> None:
 
 @simulate.command()
 @click.option("--run", metavar="RUN", help="Take values that are not given from this recorded run.")
-@click.option("--nodes", type=click.IntRange(1), default=1, show_default=True)
+@click.option(
+    "--nodes", type=click.IntRange(1), default=1, show_default=True, help="Number of nodes."
+)
 @click.option(
     "--mtbf", metavar="TIME", help="Mean running time between failures of the job, such as 3h."
 )
 @click.option("--mtbf-counts-downtime", is_flag=True, help="The --mtbf includes recovery time.")
-@click.option("--failures-per-day", type=click.FloatRange(0, min_open=True), metavar="NUMBER")
+@click.option(
+    "--failures-per-day",
+    type=click.FloatRange(0, min_open=True),
+    metavar="NUMBER",
+    help="How often the job fails. Use it or --mtbf.",
+)
 @click.option(
     "--failures-per-1000-node-days",
     type=click.FloatRange(0, min_open=True),
@@ -78,7 +85,12 @@ def simulate() -> None:
 @click.option(
     "--repair", default="1d", show_default=True, help="Time until a lost node is repaired."
 )
-@click.option("--preemptions-per-day", type=click.FloatRange(0), default=0.0)
+@click.option(
+    "--preemptions-per-day",
+    type=click.FloatRange(0),
+    default=0.0,
+    help="How often the job is preempted.",
+)
 @click.option(
     "--preemption-save",
     default="0s",

@@ -47,7 +47,7 @@ class LabelSums:
             self._ranges = json.loads(table.schema.metadata[b"segments"])
             self._table = table
         except (OSError, pa.ArrowException, KeyError, TypeError, ValueError):
-            pass  # not there yet, or of another version: it is made anew
+            pass  # not there yet, or of another version: it is made again
 
     def missing(self, named: Sequence[Named]) -> list[Named]:
         """The segments that it does not hold."""

@@ -16,7 +16,7 @@ LONGEST_NAME = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """What a token that was shown may do."""
+    """What a token permits."""
 
     name: str
     may: str  # write or read
@@ -41,7 +41,7 @@ def add_token(state: State, name: str, may: str, project: str | None) -> str:
 
 
 def find_token(state: State, secret: str) -> Token | None:
-    """The token that this is; None if it is none, or was revoked."""
+    """The token with this secret; None if there is none, or it was revoked."""
     row = state.one(
         "SELECT name, may, project FROM tokens WHERE digest = ? AND revoked_s IS NULL",
         _digest(secret),

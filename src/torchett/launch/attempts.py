@@ -235,15 +235,15 @@ def _judge(ended: Exit) -> tuple[Outcome, str | None, Domain | None]:
     """Outcome, cause and domain, as far as an exit status tells."""
     if ended.by_warning:
         return "preempted", "preemption", None
-    if signal.SIGTERM in ended.told:
+    if signal.SIGTERM in ended.received:
         return "preempted", "external_sigterm", None
-    if signal.SIGINT in ended.told:
+    if signal.SIGINT in ended.received:
         return "failed", "user_cancel", None
     return ("success", None, None) if ended.code == 0 else ("failed", ended.cause, None)
 
 
 def say(text: str) -> None:
-    """One line on stderr, if anybody can read it."""
+    """Print one line on stderr, if stderr is open."""
     try:
         if sys.stderr is not None:
             print(f"ett: {text}", file=sys.stderr, flush=True)

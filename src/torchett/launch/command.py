@@ -52,14 +52,18 @@ def with_restarts(
         return tuple(command), False, None
     own = _own_restarts(command[at + 1 :]) or env.get("PET_MAX_RESTARTS")
     if own:
-        said = f"torchrun restarts its ranks up to {own} times, as it was told, and is itself"
-        return tuple(command), False, f"{said} started again up to {restarts} times after that"
+        said = f"torchrun restarts its ranks up to {own} times, by its own --max-restarts"
+        return (
+            tuple(command),
+            False,
+            f"{said}; after that it is started again up to {restarts} times",
+        )
     passed = (*command[: at + 1], f"--max-restarts={restarts}", *command[at + 1 :])
     return passed, True, f"torchrun is given --max-restarts={restarts}: its agent restarts ranks"
 
 
 def agent_restarts(command: Sequence[str], env: Mapping[str, str]) -> bool:
-    """Whether the torchrun of this command is told to start its ranks again."""
+    """Whether the torchrun of this command has --max-restarts above 0."""
     at = _torchrun_at(command)
     if at is None:
         return False

@@ -37,8 +37,8 @@ def labels_of(env: Mapping[str, str], given: Mapping[str, str], folder: Path) ->
     found["torch"] = _torch_version()
     found["revision"] = (_commit(folder) or "")[:12]
     said = {name: value for name, value in found.items() if value}
-    told = [part for part in env.get("ETT_LABELS", "").split(",") if part]
-    labels = said | parsed_labels(told, "ETT_LABELS") | dict(given)
+    from_variable = [part for part in env.get("ETT_LABELS", "").split(",") if part]
+    labels = said | parsed_labels(from_variable, "ETT_LABELS") | dict(given)
     return {name: value[:LONGEST] for name, value in list(labels.items())[:MOST]}
 
 
@@ -54,7 +54,7 @@ def parsed_labels(given: list[str] | tuple[str, ...], option: str) -> dict[str, 
 
 
 def _torch_version() -> str:
-    """The installed torch's, by the name of its folder: importlib.metadata takes 30 ms."""
+    """The installed torch's version, by its folder's name: importlib.metadata takes 30 ms."""
     for folder in sys.path:
         try:
             names = os.listdir(folder or ".")

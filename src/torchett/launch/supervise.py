@@ -28,21 +28,21 @@ _PATIENCE_S = 10.0  # for processes that were killed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """How a child ended; `told` are the signals that the launcher was sent meanwhile."""
+    """How a child ended; `received` are the signals that the launcher got meanwhile."""
 
     code: int  # negative: killed by that signal
-    told: tuple[signal.Signals, ...] = ()
+    received: tuple[signal.Signals, ...] = ()
 
     @property
     def stopped(self) -> bool:
         """Whether a signal asked it to end; SIGUSR1 and SIGUSR2 alone do not."""
-        return self.by_warning or not {*self.told} <= {signal.SIGUSR1, signal.SIGUSR2}
+        return self.by_warning or not {*self.received} <= {signal.SIGUSR1, signal.SIGUSR2}
 
     @property
     def by_warning(self) -> bool:
         """Whether it exited because of a scheduler's warning (SIGUSR1)."""
-        ends = self.code == -signal.SIGUSR1 or signal.SIGTERM in self.told
-        return signal.SIGUSR1 in self.told and ends
+        ends = self.code == -signal.SIGUSR1 or signal.SIGTERM in self.received
+        return signal.SIGUSR1 in self.received and ends
 
     @property
     def cause(self) -> str | None:
@@ -74,23 +74,23 @@ class Supervisor:
         _adopt_orphans()
 
     def run(self, argv: Sequence[str], env: Mapping[str, str], hear: Hear = _nothing) -> Exit:
-        """How `argv` ended; `hear` is told of each signal before it is passed on.
+        """How `argv` ended; `hear` receives each signal before it is passed on.
 
         A signal for which `hear` returns True goes no further.
         """
         pid = os.posix_spawnp(argv[0], list(argv), dict(env), setsigmask=list(self._mask))
-        told: list[signal.Signals] = []
+        received: list[signal.Signals] = []
         while True:
             self.tick()
             seen = signal.sigtimedwait({*_PASSED_ON, signal.SIGCHLD}, self.beat_s)
             if seen is not None and seen.si_signo != signal.SIGCHLD:
-                told.append(signal.Signals(seen.si_signo))
-                dealt_with = hear(told[-1])
+                received.append(signal.Signals(seen.si_signo))
+                dealt_with = hear(received[-1])
                 if seen.si_pid and not dealt_with:  # 0: the terminal, which signals the child, too
                     _send(pid, seen.si_signo)
             ended = _reap(pid)
             if ended is not None:
-                return Exit(code=ended, told=tuple(told))
+                return Exit(code=ended, received=tuple(received))
 
     def wait(self, seconds: float, hear: Hear = _nothing) -> bool:
         """Wait for that time; False as soon as a signal ends the job."""
@@ -101,13 +101,13 @@ class Supervisor:
             if seen is not None:
                 number = signal.Signals(seen.si_signo)
                 hear(number)
-                if Exit(code=0, told=(number,)).stopped:
+                if Exit(code=0, received=(number,)).stopped:
                     return False
         return True
 
 
 def open_streams() -> None:
-    """Open what was closed of stdin, stdout and stderr: a log or a socket would take the place."""
+    """Open stdin, stdout and stderr if closed: a log or a socket would get their number."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
     os.close(fd)
@@ -130,8 +130,7 @@ def _reap(pid: int) -> int | None:
 def end_leftovers(patience_s: float = _PATIENCE_S, *, but: str | None = None) -> int:
     """Kill the processes that a failed child left behind, but those of a name; how many ended.
 
-    One that waits inside the kernel (for a disk that hangs) ends when that answers: it is said,
-    and left behind.
+    A process that waits inside the kernel (for a disk that hangs) is left behind, with one line.
     """
     ended, deadline = 0, time.monotonic() + patience_s
     while children := _children_but(but):

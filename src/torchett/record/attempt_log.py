@@ -49,7 +49,7 @@ class AttemptLog:
             self._fd = os.open(self._path.with_suffix(".beat"), os.O_RDWR | os.O_CREAT, 0o644)
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            pass  # without a beat a live job is only as new as its newest record
+            pass  # without a beat, a live job seems to end at its newest record
         self.beat()
 
     def append(self, fact: dict[str, Any]) -> None:
@@ -76,7 +76,7 @@ class AttemptLog:
         self._beating.join(_PATIENCE_S)
 
     def _write_beat(self) -> None:
-        # No mmap: a store to a page that a disk holds up would hold the interpreter, too.
+        # No mmap: if a disk hangs, a store to a mapped page blocks, with the GIL held.
         try:
             os.pwrite(self._fd, _BEAT.pack(os.getpid(), now_ns()), 0)
         except OSError:

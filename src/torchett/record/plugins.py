@@ -88,9 +88,9 @@ def _call(name: str, then: Then, module: ModuleType) -> None:
 def find_behind(
     me: MetaPathFinder, fullname: str, path: Sequence[str] | None, target: ModuleType | None
 ) -> ModuleSpec | None:
-    """What the finders behind this one find.
+    """The result of the finders behind this one.
 
-    Not what all others find: two finders that ask each other never end.
+    Asking all other finders could recurse without end.
     """
     finders = [*sys.meta_path]
     for finder in finders[finders.index(me) + 1 :] if me in finders else ():

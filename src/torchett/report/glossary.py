@@ -29,15 +29,15 @@ _GROUPS = {
 }
 _CURES = {
     "launcher_init": "Keep the launcher warm: let torchrun restart ranks (--max-restarts).",
-    "imports": "`ett run -- torchrun …` hands restarted ranks to processes that have imported.",
+    "imports": "`ett run -- torchrun …` restarts ranks in processes that have imported torch.",
     "device_init": "`ett run --standby-device`: standbys hold a context on their GPU.",
     "process_group_init": "`ett startup audit RUN` names each group and what it waited for.",
     "train_module_creation": "Build the model on the device; overlap stages with `ett.Plan`.",
-    "get_first_batch_data": "Begin the loader first and compile meanwhile: `ett.warm_up`.",
+    "get_first_batch_data": "Start the loader first, and compile while it works: `ett.warm_up`.",
     "checkpoint_restore": "`ett.Checkpointer` reads ahead while the model is built.",
     "pt2_compile": "`ett run --compile-cache URL`: code is compiled once for all jobs.",
     "recompile": "`ett compile doctor RUN` says why, and what cures it.",
-    "checkpoint_blocked": "`ett.Checkpointer` copies beside the next step and uploads elsewhere.",
+    "checkpoint_blocked": "`ett.Checkpointer` copies during the next step; a process uploads.",
     "data_wait": "More loader workers, persistent_workers, prefetch_factor; faster storage.",
     "evaluation": "Evaluate less often, or in a job of its own from a checkpoint.",
     "other_in_loop": 'Name it: `with ett.blocked("x-NAME"):` shows what it is.',
@@ -45,8 +45,8 @@ _CURES = {
     "detect": "`ett run` ends the peers of a dead rank at once, without a collective's time-out.",
     "restart_gap": "Restart inside the allocation: torchrun's --max-restarts.",
     "regroup": "torchft: shorter heartbeat and join time-outs; `ett run` for each group.",
-    "refused": "One step a failure is the least; long steps lose more.",
-    "unsaved": '`ett.Checkpointer(every="auto")` saves as often as wastes least.',
+    "refused": "Each failure loses at least one step; shorter steps lose less.",
+    "unsaved": '`ett.Checkpointer(every="auto")` chooses the interval that wastes least.',
     "unattributed": 'Mark start-up: `with ett.stage("train_module_creation"):`.',
 }
 _FIGURES = (
@@ -69,7 +69,7 @@ _FIGURES = (
     Term(
         word="Number of Failures",
         kind="figure",
-        meaning="Attempts that ended without success, for infra or the scheduler; the user's own"
+        meaning="Attempts that ended without success, by infra or the scheduler; the user's own"
         " are counted apart.",
     ),
     Term(
@@ -102,7 +102,8 @@ _FIGURES = (
 
 _COLUMNS = {
     "lasted": "Of an attempt: the time that it owns, from the previous one's end to its own.",
-    "steps": "Of an attempt: the first and the last step that it executed.",
+    "steps": "Of an attempt: the first and the last step that it executed. Of a rank's step times:"
+    " how many were measured; the first of each attempt is left out, because it is often slower.",
     "ended": "How an attempt ended, and the cause of a failure; `vanished` has no recorded end.",
     "lost to failures": "What each failure cost in rank-seconds: detect, restart gap, start again,"
     " unsaved.",
@@ -148,4 +149,5 @@ def near(word: str, more: Sequence[Term] = ()) -> list[str]:
 
 
 def _key(word: str) -> str:
-    return word.strip().lower().replace("-", "_").replace(" ", "_")
+    """A word without what people leave out or write in another way: `ETT` is `ETT%`."""
+    return word.strip().rstrip("%").lower().replace("-", "_").replace(" ", "_")

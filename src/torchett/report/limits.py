@@ -40,12 +40,17 @@ class Limit:
 class Breach:
     """A limit that holds, with the value that was seen."""
 
-    limit: str
+    limit: Limit
     seen: float
-    unit: str
 
     def __str__(self) -> str:
-        return f"{self.limit}: {self.seen:.4g}{self.unit}"
+        name, unit = self.limit.name, self.limit.unit
+        if self.limit.is_change:
+            points = " points" if unit == "%" or name == "ett" else unit
+            return f"{self.limit.text} holds: {name} changed by {self.seen:+.4g}{points}"
+        if unit == "x":
+            return f"{self.limit.text} holds: {name} is {self.seen:.4g} times that of A"
+        return f"{self.limit.text} holds: {name} is {self.seen:.4g}{'%' if name == 'ett' else unit}"
 
 
 def parse_limit(text: str) -> Limit:
@@ -93,7 +98,7 @@ def _breach(limit: Limit, a: Ledger, b: Ledger) -> Breach | None:
         "<": float.__lt__, "<=": float.__le__, ">": float.__gt__, ">=": float.__ge__,
     }  # fmt: skip
     if holds[limit.op](float(seen), limit.value):
-        return Breach(limit=limit.text, seen=seen, unit=limit.unit)
+        return Breach(limit=limit, seen=seen)
     return None
 
 

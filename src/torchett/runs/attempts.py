@@ -27,6 +27,18 @@ def numbered(launches: Launches, flights: Iterable[Flight]) -> dict[Key, int]:
     return {key: number for number, key in enumerate(sorted(keys))}
 
 
+def new_launchers(launches: Launches, numbers: Mapping[Key, int]) -> dict[int, bool]:
+    """Whether each attempt was begun by a new launcher; those of which it is unknown are absent."""
+    known: dict[int, bool] = {}
+    for (attempt, restart, life), number in numbers.items():
+        launch = launches.attempts.get((attempt, restart))
+        if restart or life:
+            known[number] = False
+        elif launch is not None and launch.new_launcher is not None:
+            known[number] = launch.new_launcher
+    return known
+
+
 def attempts_of(
     launches: Launches, flights: Iterable[Flight], numbers: Mapping[Key, int], clocks: Clocks
 ) -> tuple[tuple[Attempt, ...], list[str]]:

@@ -50,7 +50,7 @@ def find_run(name: str) -> Path:
 
 
 def _candidates(name: str, known: Path) -> Iterator[Path]:
-    """Where a run may be that is called so, the likeliest first."""
+    """Paths at which the run of this name may be, the likeliest first."""
     path = Path(name)
     is_path = os.sep in name
     if is_path:

@@ -52,7 +52,7 @@ def grouped_job(name: str) -> GroupedJob | None:
 
 
 def job_ledger(name: str) -> Ledger:
-    """The ledger of the run, or of the job of several groups, that is called so."""
+    """The ledger of the run of this name, or of the job of several groups."""
     found = grouped_job(name)
     return RunReader(find_run(name)).poll().ledger() if found is None else found.ledger()
 

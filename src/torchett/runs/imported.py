@@ -51,7 +51,7 @@ def write_run(history: History, run: Path) -> None:
 
 def _anchor(history: History) -> Anchor:
     given_ns = history.epoch_s * 1e9
-    wall = round(given_ns) if abs(given_ns) < FURTHEST_NS else 0  # else: a clock that tells no date
+    wall = round(given_ns) if abs(given_ns) < FURTHEST_NS else 0  # else: a clock without a date
     return Anchor(host="imported", clock="imported", wall_ns=wall, mono_ns=0)
 
 

@@ -63,11 +63,12 @@ class Launch:
     cause: str | None = None
     domain: Domain | None = None
     resumed_from: ResumedFrom | None = None
+    new_launcher: bool | None = None  # the first attempt of its launcher; None: nobody said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFailure:
-    """A rank that an agent (of any node) or the rank itself found failed, in which attempt."""
+    """A failed rank, as an agent (of any node) or the rank itself recorded it, and its attempt."""
 
     attempt: int
     restart: int
@@ -90,6 +91,7 @@ class Launches:
     ends: dict[int, Launch] = field(default_factory=dict)  # attempt: how its last restart ended
     failures: list[RankFailure] = field(default_factory=list)
     now_ns: int | None = None
+    launcher_is_new: bool = False  # while reading: it has begun no attempt yet
     standby_bytes: dict[str, int] = field(default_factory=dict)  # node → most that standbys held
     notes: list[str] = field(default_factory=list)
 
@@ -160,6 +162,7 @@ def _take_head(fact: dict[str, Any], node: str, launches: Launches, clocks: Cloc
         launches.job = str(fact["job"])
         launches.ranks = _whole(fact, "ranks") or launches.ranks
         launches.imported = bool(fact.get("imported"))
+        launches.launcher_is_new = True
         launches.as_is, launches.disabled = bool(fact.get("as_is")), bool(fact.get("disabled"))
         launches.command = tuple(map(str, fact.get("command") or ()))
         launches.levers = frozenset(map(str, fact.get("levers") or ()))
@@ -192,6 +195,9 @@ def _take_event(fact: dict[str, Any], offset_ns: int, launches: Launches) -> Non
     launch = launches.attempts.setdefault((number, restart or 0), Launch())
     if fact["event"] == "start":
         launch.start_ns = time("t_ns")
+        if launch.new_launcher is None and not launches.imported:
+            launch.new_launcher = launches.launcher_is_new
+        launches.launcher_is_new = False
         launch.submitted_ns, launch.allocated_ns = time("submitted_ns"), time("allocated_ns")
         launch.ranks = _whole(fact, "ranks")
         if fact.get("resumed_from") in RESUMED_FROM:

@@ -24,7 +24,7 @@ from torchett.model.errors import RunError
 from torchett.model.values import Checkpoint, Job
 from torchett.record.attempt_log import last_beat
 from torchett.record.flight.seal import seal_if_left_behind
-from torchett.runs.attempts import attempts_of, numbered
+from torchett.runs.attempts import attempts_of, new_launchers, numbered
 from torchett.runs.flight_records import (
     Flight,
     Key,
@@ -64,6 +64,7 @@ class RunReader:
         self.labels: dict[str, str] = {}
         self.command: tuple[str, ...] = ()
         self.levers: frozenset[str] = frozenset()
+        self.new_launchers: dict[int, bool] = {}  # attempt → a new launcher began it, if known
         self.job = Job(name=run.name, ranks=1)
         self.now_ns: int | None = None
         self._flights: dict[Path, Flight] = {}
@@ -102,6 +103,7 @@ class RunReader:
         self.job = Job(name=launches.job or self.run.name, ranks=ranks, attempts=attempts)
         self.labels = launches.labels
         self.command, self.levers = launches.command, launches.levers
+        self.new_launchers = new_launchers(launches, numbers)
         self.now_ns = launches.now_ns or max(self._beats(flights), default=None)
         self._take_logs(flights, launches)
         self._take_rings(flights)

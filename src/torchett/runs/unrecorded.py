@@ -15,6 +15,8 @@ def why_unrecorded(
     run: Path, launches: Launches, flights: Collection[Flight], attempts: Sequence[Attempt]
 ) -> str | None:
     """One sentence for the report; None where the script could have recorded more."""
+    if launches.imported:
+        return None
     if launches.disabled and not flights:
         return "nothing was recorded: ETT_DISABLE=1 was set"
     begun = [f for f in flights if f.reach or len(f.ring) or f.exit or f.beat_ns]
@@ -30,6 +32,11 @@ def why_unrecorded(
     if raised and not begun:
         said = " ".join((raised[-1].cause or "").split())
         return f"the script failed before its first step, so nothing was recorded: {said}"
+    if not flights and all(attempt.end_ns is not None for attempt in attempts):
+        return (
+            "nothing was recorded: no process of the command built a model, trained, or called"
+            " ett.init()"
+        )
     return None
 
 

@@ -1,4 +1,4 @@
-"""Who may do what: by tokens, or on this machine alone where there are none.
+"""Access by tokens; without tokens, from this machine only.
 
     bound to         tokens of that kind       without a token
     loopback         none                      allowed (project default), if the browser means us
@@ -104,7 +104,7 @@ class Access:
 
 
 class ReadersOnly:
-    """Lets only those see the pages who may; what is shipped has its own rule."""
+    """Admits requests for pages that may be read; the intake of shipped runs has its own rule."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app, self._access = app, access
@@ -123,14 +123,14 @@ class ReadersOnly:
 
 
 class Rate:
-    """So many a second for each of many, with as much again in one go."""
+    """A rate limit for each client: so much a second, and a burst of the same amount."""
 
     def __init__(self, per_s: float, burst: float) -> None:
         self._per_s, self._burst = per_s, burst
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def wait_s(self, who: str, amount: float, now_s: float) -> float:
-        """0, and the amount is taken; else the seconds until it may be asked for again."""
+        """0 if the amount is granted; else the seconds to wait before the next request."""
         left, at = self._left.get(who, (self._burst, now_s))
         left = min(left + (now_s - at) * self._per_s, self._burst)
         if left <= 0:

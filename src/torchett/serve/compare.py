@@ -45,7 +45,7 @@ class Comparison:
 def compare(a: Ledger, b: Ledger, keys: tuple[str, str]) -> Comparison:
     """What changed from A to B, in points of each job's own rank-time.
 
-    Jobs of one name are told apart by their keys.
+    Jobs of one name are distinguished by their keys.
     """
     names = (a.job, b.job) if a.job != b.job else keys
     return comparison_of(names, moves(a, b), _figures(a, b))

@@ -26,7 +26,7 @@ _SYNCS = 16  # files that are made durable at a time
 
 
 class InboxError(Exception):
-    """Why a batch was not taken: an HTTP status and one line."""
+    """Why a batch was refused: an HTTP status and one line."""
 
     def __init__(self, status: int, said: str) -> None:
         super().__init__(said)

@@ -151,7 +151,7 @@ async def _body(request: Request) -> bytes:
 
 
 def _inflated(body: bytes) -> bytes:
-    """The unpacked body; no more than allowed is ever unpacked."""
+    """The unpacked body; unpacking stops at the limit."""
     unpacker = zlib.decompressobj()
     try:
         data = unpacker.decompress(body, UNPACKED_BYTES + 1)

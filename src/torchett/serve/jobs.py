@@ -44,7 +44,7 @@ class JobList:
 
 
 def job_list(rows: Iterable[JobRow], query: Mapping[str, str]) -> JobList:
-    """What this query string asks for; what it says wrongly counts as not said."""
+    """What this query string asks for; invalid values are ignored."""
     everything = list(rows)
     words = query.get("q", "").strip()[:200]
     found = [row for row in everything if all(_fits(row, word) for word in words.lower().split())]

@@ -1,7 +1,7 @@
 """OpenTelemetry traces taken in: POST /v1/traces becomes a job of the fleet.
 
 What is sent lies as it came in FLEET/otlp/PROJECT/JOB.pb, one request after the other, which is
-one request. From that the job's run folder is made anew each time: see runs.importers.otlp.
+one request. From that the job's run folder is made again each time: see runs.importers.otlp.
 """
 
 import gzip
@@ -30,7 +30,7 @@ _KIND: Final = "application/x-protobuf"
 
 
 def trace_route(fleet: Path, access: Access) -> Route:
-    """The route, for spans of those who may write."""
+    """The route, for requests with a token that may write."""
     lock = threading.Lock()
 
     async def take(request: Request) -> Response:

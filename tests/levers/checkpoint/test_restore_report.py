@@ -44,3 +44,9 @@ def test_what_is_held_of_memory_is_shown() -> None:
 
 def test_a_run_without_restarts_has_no_lines() -> None:
     assert restore_lines({}, {}) == []
+
+
+def test_a_small_state_is_said_in_mib() -> None:
+    fact = {"bytes": 3 << 20, "buffers": 3, "neighbour": False}
+    (line,) = memory_line([(0, 0, fact)])
+    assert line == "checkpoints held 3.0 MiB of memory on 1 rank: 3 copies of each state"

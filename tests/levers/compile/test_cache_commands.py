@@ -1,5 +1,6 @@
 """`ett compile cache …` on libraries with one key each, the default."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,18 @@ def test_a_file_is_no_library(old: Path, pulled: Path) -> None:
 def test_nothing_is_deleted_by_an_age_below_zero(old: Path) -> None:
     assert ett("gc", old, "--older-than", "-5").exit_code == 2
     assert ett("verify", old).output.startswith("good")
+
+
+def test_what_was_copied_is_said_as_json(old: Path, pulled: Path, tmp_path: Path) -> None:
+    key = ("--key-file", old / ".key", "--json")
+    file = tmp_path / "again.ett"
+    size = pulled.stat().st_size
+    assert json.loads(ett("pull", old, ENVIRONMENT.key, file, "--json").stdout) == {
+        "url": str(old), "key": ENVIRONMENT.key, "file": str(file), "bytes": size,
+    }  # fmt: skip
+    merged = json.loads(ett("merge", file, pulled, "-o", tmp_path / "one", *key).stdout)
+    assert merged["entries"] == 1
+    assert merged["bytes"] == (tmp_path / "one").stat().st_size
+    pushed = json.loads(ett("push", pulled, tmp_path / "new", *key).stdout)
+    assert pushed["archive"]
+    assert json.loads(ett("push", pulled, tmp_path / "new", *key).stdout)["reason"] == "nothing new"

@@ -36,7 +36,7 @@ def test_the_recipe_of_the_page_is_published_and_every_command_exists(
     assert "dlrm@1" in ett("jobs", "spool")
     ett("fetch", "dlrm@live", "fetched")
     assert (tmp_path / "fetched" / "load.py").exists()
-    assert "holds weights only" in ett("serve-check", "dlrm@live", code=2)
+    assert "dlrm@1 holds weights only" in ett("serve-check", "dlrm@live", code=2)
     done = CliRunner().invoke(main, ["import", f"spool/records/{job['id']}.jsonl", "publish-dlrm"])
     assert done.exit_code == 0, done.output
 

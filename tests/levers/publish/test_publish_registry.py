@@ -168,7 +168,8 @@ def test_the_commands(tmp_path: Path) -> None:
     ett("promote", "dlrm@1", "live")
     between = time.time()
     time.sleep(0.01)
-    ett("promote", "dlrm@2", "live")
+    moved = json.loads(ett("promote", "dlrm@2", "live", "--json"))
+    assert moved == {"alias": "dlrm@live", "version": "dlrm@2"}
     assert "dlrm@1" in ett("rollback", "dlrm@live")
     assert json.loads(ett("show", "dlrm@live", "--json"))["version"] == 1
     then = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(between)) + f"{between % 1:.6f}"[1:]
@@ -179,8 +180,15 @@ def test_the_commands(tmp_path: Path) -> None:
     assert "dlrm@1" in ett("ls")
     assert "dlrm@1  ok" in ett("verify", "dlrm@live")
     assert "nothing" in ett("gc", "--dry-run")
+    ett("promote", "dlrm@2", "next")
+    ett("promote", "dlrm@1", "next")
+    moved = json.loads(ett("rollback", "dlrm@next", "--json"))
+    assert moved == {"alias": "dlrm@next", "version": "dlrm@2"}
     assert "NAME@ALIAS" in ett("rollback", "dlrm", code=2)
     assert "no model 'gpt'" in ett("show", "gpt", code=2)
+    assert "no model 'gpt': it has dlrm" in ett("show", "gpt@live", code=2)
+    assert "dlrm has no alias 'old': it has live, next" in ett("show", "dlrm@old", code=2)
+    assert ett("gc", "dlrm", "--keep", "5") == "dlrm: nothing removed\n"
     assert "expected a time" in ett("ls", "--at", "yesterday", code=2)
     Path(url, f"dlrm/files/sha256/{model.version(2).files['code'].sha256}").write_text("x")
     assert "code has 1 bytes" in ett("verify", "dlrm@2", code=1)

@@ -26,8 +26,8 @@ def restart_policy(facts: JobFacts) -> Found | NotEnough | Nothing:
 
     return Found(
         effect=effect,
-        reason=f"{anew} restarts needed a new launcher: {gap_s:.1f} rank-s until it ran, then"
-        f" {launch_s:.1f} to launch.",
+        reason=f"{anew} restart{'s'[: anew > 1]} needed a new launcher: {gap_s:.1f} rank-s"
+        f" until it ran, then {launch_s:.1f} to launch.",
         change="ett run --max-restarts 10 -- torchrun …   # restarts ranks in the allocation;"
         " --restart-policy FILE stops a job that cannot succeed",
         numbers={

@@ -107,6 +107,8 @@ def interval(facts: JobFacts) -> Found | NotEnough | Nothing:
 
 def snapshots(facts: JobFacts) -> Found | NotEnough | Nothing:
     """Copies in memory that survive killed ranks, in addition to the durable saves."""
+    if "snapshots" in facts.known.on:
+        return Nothing(reason="snapshots were on")
     again, anew = facts.starts.get("again", 0), facts.starts.get("anew", 0)
     sudden_s = facts.of("unsaved") - facts.preempted_unsaved_s
     if not facts.failures:

@@ -159,13 +159,13 @@ def _page(advice: "Advice") -> "RenderableType":
         parts.append(Text(f"{one.levers[0]}: {one.reason}" + (f" {one.note}" if one.note else "")))
         parts += [Text(f"    {line}", style="cyan") for line in one.change.splitlines()]
     if advice.best is not None:
-        told = ", then ".join(f"{name} ({seconds:+.1f})" for name, seconds in advice.gains)
-        parts += [Text(), Text(f"the best set, by what each adds: {told}")]
+        listed = ", then ".join(f"{name} ({seconds:+.1f})" for name, seconds in advice.gains)
+        parts += [Text(), Text(f"the best set, by what each adds: {listed}")]
     for unsure in advice.unsure:
         parts.append(Text(f"{unsure.lever}: {unsure.sentence}", style="yellow"))
     if advice.nothing:
-        told = "; ".join(f"{name}: {reason}" for name, reason in advice.nothing.items())
-        parts.append(Text(f"nothing to win: {told}", style="dim"))
+        listed = "; ".join(f"{name}: {reason}" for name, reason in advice.nothing.items())
+        parts.append(Text(f"nothing to win: {listed}", style="dim"))
     return Group(*parts)
 
 
@@ -219,8 +219,8 @@ def _show_why(reader: "RunReader", lever: str, as_json: bool) -> None:
         figures = (f"{value:.3g}" for value in _row(row.range))
         left.add_row(row.is_, *figures, row.date, row.source)
     seconds, between, gain, points = _figures(one)
-    told = f"{lever} wins {seconds} rank-s ({between}), {gain} points of ETT ({points})"
-    print_rich(Group(Text(told, style="bold"), Text(one.reason), Text(), table, Text(), left))
+    headline = f"{lever} wins {seconds} rank-s ({between}), {gain} points of ETT ({points})"
+    print_rich(Group(Text(headline, style="bold"), Text(one.reason), Text(), table, Text(), left))
 
 
 def _row(given: "Range") -> list[float]:

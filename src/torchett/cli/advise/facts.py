@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _WORKERS = re.compile(r"(?:^|[-_.])(?:num[-_])?workers$")
 _BEST = 3  # that a report ends with
+_NOTABLE_POINTS = 1.0  # of ETT%: a smaller gain is in a report only if a second run would show it
 _WITH_SNAPSHOTS = 3  # copies of a rank's state that ett.Checkpointer holds
 
 
@@ -40,6 +41,7 @@ def known_of(reader: "RunReader") -> "Known":
     return Known(
         on=_on(reader, compiles),
         cold=cold,
+        new_launchers=reader.new_launchers,
         workers=_workers(reader.command),
         cured_s=sum(one.ns for one in recompiles if one.cured) / 1e9 if recompiles else None,
         tuned_s=sum(one.by_ns.get("autotune", 0) for _, _, one in compiles if not one.again) / 1e9,
@@ -69,10 +71,15 @@ def _workers(command: Sequence[str]) -> int | None:
 
 
 def three_best(reader: "RunReader") -> "list[NextStep]":
-    """The lines that a report ends with: the three levers that win most, if any wins something."""
+    """What a report ends with: the three levers that win most, of those that win notably."""
     from torchett.advise.advice import advise
     from torchett.report.sections.next_steps import NextStep
 
+    notable = [
+        one
+        for one in advise(facts_of(reader)).predictions
+        if one.points.mid >= _NOTABLE_POINTS or one.points.low > 0
+    ]
     return [
         NextStep(
             title=one.title,
@@ -82,5 +89,5 @@ def three_best(reader: "RunReader") -> "list[NextStep]":
             reason=one.reason,
             change=one.change,
         )
-        for one in advise(facts_of(reader)).predictions[:_BEST]
+        for one in notable[:_BEST]
     ]

@@ -29,20 +29,20 @@ def _one(path: str) -> Entry:
 
 
 def _row(entry: Entry, newest: str | None) -> dict[str, Any]:
-    told = entry.manifest
+    saved = entry.manifest
     row: dict[str, Any] = {"name": entry.name, "step": entry.step, "latest": entry.name == newest}
-    if told is None:
+    if saved is None:
         return {**row, "problem": entry.problem}
     return {
         **row,
-        "bytes": told.size,
-        "files": len(told.files),
-        "items": told.items,
-        "world_size": told.world_size,
-        "created_s": told.created_s,
-        "metric": told.metric,
+        "bytes": saved.size,
+        "files": len(saved.files),
+        "items": saved.items,
+        "world_size": saved.world_size,
+        "created_s": saved.created_s,
+        "metric": saved.metric,
         "pinned": entry.pinned,
-        "versions": dict(told.versions),
+        "versions": dict(saved.versions),
     }
 
 
@@ -115,7 +115,13 @@ def verify_(where: str, as_json: bool) -> None:
     type=click.IntRange(0),
     help="Also keep the N checkpoints with the best metric.",
 )
-@click.option("--mode", default="min", type=click.Choice(["min", "max"]), show_default=True)
+@click.option(
+    "--mode",
+    default="min",
+    type=click.Choice(["min", "max"]),
+    show_default=True,
+    help="With --best: whether the lowest or the highest metric is best.",
+)
 @click.option("--dry-run", is_flag=True, help="Print what would be deleted; delete nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @speaks_plainly

@@ -32,7 +32,13 @@ def schedule() -> None:
     type=float,
     help="GPU-seconds requested ÷ GPU-seconds available.",
 )
-@click.option("--seeds", default=1, show_default=True, type=click.IntRange(1))
+@click.option(
+    "--seeds",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Number of random repetitions.",
+)
 @click.option(
     "--gpus",
     type=click.IntRange(1),

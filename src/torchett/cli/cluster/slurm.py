@@ -31,15 +31,17 @@ slurm.add_command(jobs)
 
 @slurm.command(context_settings={"allow_interspersed_args": False})
 @click.option("--name", help="Name of the job (default: the script's).")
-@click.option("--nodes", default=1, show_default=True, type=click.IntRange(1))
+@click.option(
+    "--nodes", default=1, show_default=True, type=click.IntRange(1), help="Number of nodes."
+)
 @click.option("--gpus", type=click.IntRange(1), help="GPUs of each node.")
 @click.option(
     "--ranks", type=click.IntRange(1), help="Ranks on each node (default: one for each GPU)."
 )
 @click.option("--time", "limit", metavar="TIME", help="Time limit, in sbatch's format.")
-@click.option("--account")
-@click.option("--qos")
-@click.option("--partition")
+@click.option("--account", help="Slurm account.")
+@click.option("--qos", help="Slurm QOS.")
+@click.option("--partition", help="Slurm partition.")
 @click.option(
     "--grace",
     default=60,
@@ -150,7 +152,13 @@ def submit(
     metavar="QOS",
     help="QOS of the jobs that may be stopped; may be repeated.",
 )
-@click.option("--policy", "policy_name", default="ours", show_default=True)
+@click.option(
+    "--policy",
+    "policy_name",
+    default="ours",
+    show_default=True,
+    help="Policy that chooses the jobs; `ett schedule simulate` compares policies.",
+)
 @click.option(
     "--grace",
     default="60s",
@@ -163,7 +171,13 @@ def submit(
     show_default=True,
     help="Restart time of jobs that do not record it.",
 )
-@click.option("--signal", "signal_name", default="USR1", show_default=True)
+@click.option(
+    "--signal",
+    "signal_name",
+    default="USR1",
+    show_default=True,
+    help="Signal that tells a job to save and exit.",
+)
 @click.option(
     "--every",
     default=1.0,

@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@click.option("--apply", is_flag=True, help="Run a command, learn, run it again, compare.")
+@click.option(
+    "--apply",
+    is_flag=True,
+    help="Run a command, mark the sizes that made it recompile, run it again, and compare.",
+)
 @click.argument("target", nargs=-1, type=click.UNPROCESSED)
 @speaks_plainly
 def doctor(as_json: bool, apply: bool, target: tuple[str, ...]) -> None:
@@ -165,7 +169,7 @@ def _apply(command: tuple[str, ...], as_json: bool) -> None:
 
 
 def _tried(command: tuple[str, ...], stamp: str) -> "tuple[dict[str, Diagnosis], Workload]":
-    """The command's runs by what torch was told in each, and what to tell it from now on."""
+    """The command's runs by their settings for torch, and the settings for further runs."""
     from torchett.levers.compile.doctor.learned import Workload
 
     sides = {"as it is": _run_once(command, f"{stamp}-before", Workload())}

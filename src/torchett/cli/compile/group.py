@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchett.cli.compile.doctor import doctor, kernels
-from torchett.cli.output import print_json, print_rich, speaks_plainly
+from torchett.cli.output import (
+    json_option,
+    print_json,
+    print_result,
+    print_rich,
+    speaks_plainly,
+)
 from torchett.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,17 +37,16 @@ def cache() -> None:
     """
 
 
-_json = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 _key_file = click.option(
     "--key-file",
     type=click.Path(path_type=Path),
-    help="The key it was signed with, where that is another library's: OLD/.key.",
+    help="Key that the archive was signed with, if it comes from another library: OLD/.key.",
 )
 
 
 @cache.command("ls")
 @click.argument("url")
-@_json
+@json_option
 @speaks_plainly
 def ls(url: str, as_json: bool) -> None:
     """List the archives of a library."""
@@ -67,7 +72,7 @@ def ls(url: str, as_json: bool) -> None:
 @click.argument("url")
 @click.argument("key", required=False)
 @_key_file
-@_json
+@json_option
 @speaks_plainly
 def show(url: str, key: str | None, key_file: Path | None, as_json: bool) -> None:
     """Show what is in an archive.
@@ -109,25 +114,29 @@ def show(url: str, key: str | None, key_file: Path | None, as_json: bool) -> Non
 @click.argument("url")
 @click.argument("key")
 @click.argument("file", type=click.Path(path_type=Path))
+@json_option
 @speaks_plainly
-def pull(url: str, key: str, file: Path) -> None:
+def pull(url: str, key: str, file: Path, as_json: bool) -> None:
     """Check an archive and copy it into FILE."""
     from torchett.levers.compile.cache.archive import contents, unpack
     from torchett.runs.output_files import write_bytes
 
     library = _library(url)
-    data = _read(library, _head(library, key))
+    head = _head(library, key)
+    data = _read(library, head)
     contents(unpack(data, library.key))
     write_bytes(file, data, durable=True)
-    click.echo(f"ett: {file}: {len(data) / 1e6:.1f} MB", err=True)
+    pulled = {"url": url, "key": head.key, "file": str(file), "bytes": len(data)}
+    print_result(pulled, f"{file}: {len(data) / 1e6:.1f} MB", as_json)
 
 
 @cache.command("push")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("url")
 @_key_file
+@json_option
 @speaks_plainly
-def push(file: Path, url: str, key_file: Path | None) -> None:
+def push(file: Path, url: str, key_file: Path | None, as_json: bool) -> None:
     """Add the archive in FILE to a library, signed with the library's key."""
     from torchett.levers.compile.cache.archive import contents
     from torchett.levers.compile.cache.library import Addition, Library, environment_of
@@ -141,16 +150,24 @@ def push(file: Path, url: str, key_file: Path | None) -> None:
     added = Addition(entries=archive.entries, known={e.identity[:2] for e in archive.entries})
     library = Library(store, key_for(store, os.environ, create=True))
     name, why = library.publish(words, key, added)
-    click.echo(f"ett: {url}: {name or why}", err=True)
+    pushed = {"url": url, "archive": name, "reason": None if name else why}
+    print_result(pushed, f"{url}: {name or why}", as_json)
 
 
 @cache.command("merge")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The archive to write.",
+)
 @_key_file
+@json_option
 @speaks_plainly
-def merge(files: tuple[Path, ...], output: Path, key_file: Path | None) -> None:
-    """Make one archive of several: whatever any of them has."""
+def merge(files: tuple[Path, ...], output: Path, key_file: Path | None, as_json: bool) -> None:
+    """Make one archive that holds the entries of several."""
     from torchett.levers.compile.cache import archive as archives
     from torchett.levers.compile.cache.environment import stale
     from torchett.levers.compile.cache.library import environment_of
@@ -170,13 +187,14 @@ def merge(files: tuple[Path, ...], output: Path, key_file: Path | None) -> None:
     entries = archives.merge([archive.entries for _, archive in found])
     data = archives.pack(found[0][1].environment, entries, key)
     write_bytes(output, data, durable=True)
-    click.echo(f"ett: {output}: {len(entries)} entries, {len(data) / 1e6:.1f} MB", err=True)
+    made = {"file": str(output), "entries": len(entries), "bytes": len(data)}
+    print_result(made, f"{output}: {len(entries)} entries, {len(data) / 1e6:.1f} MB", as_json)
 
 
 @cache.command("verify")
 @click.argument("url")
 @_key_file
-@_json
+@json_option
 @speaks_plainly
 def verify(url: str, key_file: Path | None, as_json: bool) -> None:
     """Check all archives of a library, or one FILE.
@@ -220,12 +238,12 @@ def verify(url: str, key_file: Path | None, as_json: bool) -> None:
     default=90.0,
     show_default=True,
     type=click.FloatRange(0),
-    help="Days since it was made.",
+    help="Delete archives that were made more than this many days ago.",
 )
-@_json
+@json_option
 @speaks_plainly
 def gc(url: str, older_than: float, as_json: bool) -> None:
-    """Delete old archives, and what interrupted writers left behind."""
+    """Delete old archives, and files that interrupted writers left."""
     gone = _library(url).gc(older_than_s=older_than * 86400, now_s=time.time())
     if as_json:
         print_json({"url": url, "deleted": gone})

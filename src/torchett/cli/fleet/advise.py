@@ -19,9 +19,9 @@ _MOST_TEAMS = 4
 
 
 @click.command("advise")
-@click.option("--days", default=7, show_default=True, type=click.IntRange(1), help="Jobs that"
-              " ended in so many days before the fleet's newest row.")  # fmt: skip
-@click.option("--by", default="team", show_default=True, help="The label that teams go by.",
+@click.option("--days", default=7, show_default=True, type=click.IntRange(1), help="Count"
+              " jobs that ended in this many days before the fleet's newest row.")  # fmt: skip
+@click.option("--by", default="team", show_default=True, help="The label to sum by.",
               type=click.Choice(["team", "model", "cluster", "queue", "user"]))  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @fleet_option
@@ -61,7 +61,7 @@ def _page(advice: "FleetAdvice", by: str) -> "RenderableType":
     if advice.together is not None:
         row = (*_hours(advice.together), f"{advice.jobs:,}", _teams(advice.by_team))
         table.add_row("every job's best set", *row, style="bold")
-    note = "Levers win the same seconds in part: they do not add. Rows do not say which were on."
+    note = "Levers win partly the same seconds: they do not add up. Rows do not say which were on."
     return Group(head, Text(), table, Text(), Text(note, style="dim"))
 
 

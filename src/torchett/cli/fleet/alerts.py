@@ -1,4 +1,4 @@
-"""`ett fleet alerts`: what is wrong in a fleet, since when, and who looks after it."""
+"""`ett fleet alerts`: what is wrong in a fleet, since when, and who acknowledged it."""
 
 import getpass
 import re
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchett.cli.fleet.opened import fleet_option, open_fleet, print_rows
-from torchett.cli.output import print_json, speaks_plainly
+from torchett.cli.output import json_option, print_json, print_result, speaks_plainly
 from torchett.launch.labels import parsed_labels
 from torchett.model.errors import InputError
 
@@ -20,7 +20,7 @@ _UNITS = {"m": 60, "h": 3600, "d": 86400}
 
 
 @click.group(invoke_without_command=True)
-@click.option("--all", "everything", is_flag=True, help="Also those that are over.")
+@click.option("--all", "everything", is_flag=True, help="Also show alerts that are over.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON array of objects.")
 @fleet_option
 @click.pass_context
@@ -48,14 +48,21 @@ def alerts(context: click.Context, everything: bool, as_json: bool, folder: Path
 def _row(one: "Alert") -> dict[str, Any]:
     state = "over" if one.closed_s else "muted" if one.muted else "open"
     if state == "open" and (act := one.acknowledged):
-        state = f"looked after by {act.who or 'somebody'}"
+        state = f"acknowledged by {act.who or 'somebody'}"
     since = time.strftime("%d %b %H:%M", time.gmtime(one.opened_s))
     return {"id": one.id, "state": state, "severity": one.severity, "since": since,
             "what": " ".join(one.text.split())[:400]}  # fmt: skip
 
 
 @alerts.command()
-@click.option("--every", default=60.0, show_default=True, type=click.FloatRange(1), metavar="S")
+@click.option(
+    "--every",
+    default=60.0,
+    show_default=True,
+    type=click.FloatRange(1),
+    metavar="SECONDS",
+    help="Time between two looks.",
+)
 @click.option("--once", is_flag=True, help="Look once; exit code 1 if anything is open.")
 @fleet_option
 @speaks_plainly
@@ -92,25 +99,39 @@ def _any_open(opened: Any) -> bool:
 @alerts.command()
 @click.argument("alert", type=int)
 @click.option("--note", metavar="TEXT", help="What is being done.")
+@json_option
 @fleet_option
 @speaks_plainly
-def ack(alert: int, note: str | None, folder: Path | None) -> None:
-    """Say that you look after an alert."""
+def ack(alert: int, note: str | None, as_json: bool, folder: Path | None) -> None:
+    """Acknowledge an alert: you are working on it."""
     from torchett.fleet.detector.alerts import Alerts
 
     with open_fleet(folder) as opened:
         Alerts(opened.state).acknowledge(alert, getpass.getuser(), note, time.time())
+    result = {"alert": alert, "acknowledged_by": getpass.getuser(), "note": note}
+    print_result(result, f"alert {alert} is acknowledged", as_json)
 
 
 @alerts.command()
-@click.option("--rule", help="Only of this rule: regression, silent, stalled, not_durable, …")
-@click.option("--label", multiple=True, metavar="KEY=VALUE", help="Only about these jobs.")
-@click.option("--for", "lasting", default="1d", show_default=True, help="30m, 8h, 2d")
+@click.option("--rule", help="Mute only this rule: regression, silent, stalled, not_durable, …")
+@click.option(
+    "--label",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Mute only alerts about jobs with this label.",
+)
+@click.option("--for", "lasting", default="1d", show_default=True, help="How long: 30m, 8h or 2d.")
 @click.option("--note", metavar="TEXT", help="Why.")
+@json_option
 @fleet_option
 @speaks_plainly
 def mute(
-    rule: str | None, label: tuple[str, ...], lasting: str, note: str | None, folder: Path | None
+    rule: str | None,
+    label: tuple[str, ...],
+    lasting: str,
+    note: str | None,
+    as_json: bool,
+    folder: Path | None,
 ) -> None:
     """Mute a rule or some jobs for a while.
 
@@ -129,19 +150,22 @@ def mute(
             note=note,
             now_s=now_s,
         )
-    click.echo(f"ett: mute {number}; ett fleet alerts unmute {number}", err=True)
+    result = {"mute": number, "until_s": until_s}
+    print_result(result, f"mute {number}; ett fleet alerts unmute {number}", as_json)
 
 
 @alerts.command()
 @click.argument("number", type=int)
+@json_option
 @fleet_option
 @speaks_plainly
-def unmute(number: int, folder: Path | None) -> None:
+def unmute(number: int, as_json: bool, folder: Path | None) -> None:
     """End a mute."""
     from torchett.fleet.detector.alerts import Alerts
 
     with open_fleet(folder) as opened:
         Alerts(opened.state).unmute(number, time.time())
+    print_result({"mute": number, "ended": True}, f"mute {number} is over", as_json)
 
 
 def parsed_time(text: str) -> float:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torchett.fleet.intake.rollup import RolledUp
 
 _PROJECT = click.option(
-    "--project", default="default", show_default=True, help="Whose jobs these are."
+    "--project", default="default", show_default=True, help="The project that the jobs belong to."
 )
 _LABEL = click.option(
     "--label", multiple=True, metavar="KEY=VALUE", help="A label for all of them."
@@ -35,7 +35,7 @@ _LABEL = click.option(
     default="local",
     show_default=True,
     type=click.Choice(["local", "ray"]),
-    help="Processes here, or tasks on Ray ($RAY_ADDRESS, else a cluster on this machine).",
+    help="local: processes here; ray: tasks on Ray ($RAY_ADDRESS, else a cluster here).",
 )
 @click.option(
     "--workers",
@@ -61,7 +61,7 @@ def rollup(
 
     Give a RUN, or a folder of runs.
 
-    Without RUN and with --all: every job that the fleet knows, as after a change of the rules.
+    Without RUN and with --all: every job of the fleet. This is needed after a change of the rules.
     """
     if not runs and not again:
         raise InputError("ett fleet rollup: expected a RUN or a folder of runs, or --all")
@@ -158,6 +158,7 @@ def watch(
     "form",
     required=True,
     type=click.Choice(["events", "goodput", "torchtitan", "log", "sacct"]),
+    help="What wrote the files.",
 )
 @_PROJECT
 @_LABEL
@@ -278,14 +279,14 @@ def _import_run(
     "runs_days",
     type=click.FloatRange(0),
     metavar="DAYS",
-    help="Remove shipped and imported run folders of jobs over for so long.",
+    help="Remove shipped and imported run folders of jobs that ended this many days ago.",
 )
 @click.option(
     "--rows",
     "rows_days",
     type=click.FloatRange(0),
     metavar="DAYS",
-    help="Remove rows of jobs over for so long.",
+    help="Remove rows of jobs that ended this many days ago.",
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @json_option
@@ -298,7 +299,10 @@ def retention(
     as_json: bool,
     folder: Path | None,
 ) -> None:
-    """Remove what is old, and join small files. Run folders elsewhere are never touched."""
+    """Remove old rows and run folders, and join small files.
+
+    Run folders outside of the fleet are never removed.
+    """
     from dataclasses import asdict
 
     with open_fleet(folder) as opened:

@@ -41,7 +41,7 @@ def ls(most: int, where: tuple[str, ...], as_json: bool, folder: Path | None) ->
 
 @click.command()
 @click.argument("job", required=False)
-@click.option("--project", help="Whose job it is, where several have one of this name.")
+@click.option("--project", help="Project of the job, if several have a job of this name.")
 @click.option("--by", metavar="LABEL", help="A row for each team, model, project, job, …")
 @click.option("--where", multiple=True, metavar="LABEL=VALUE", help="Only jobs with this label.")
 @window_options

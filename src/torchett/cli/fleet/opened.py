@@ -29,14 +29,18 @@ def fleet_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")(command)
+    return click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")(command)
 
 
 def window_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """--window, --since and --until."""
     for option in (
-        click.option("--until", metavar="DATE", help="Only what lies before it (UTC)."),
-        click.option("--since", metavar="DATE", help="Only from then on, like 2026-11-01 (UTC)."),
+        click.option("--until", metavar="DATE", help="Count time before this date (UTC)."),
+        click.option(
+            "--since",
+            metavar="DATE",
+            help="Count time from this date on, such as 2026-11-01 (UTC).",
+        ),
         click.option(
             "--window",
             type=click.Choice(["day", "week", "month", "all"]),

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from torchett.cli.fleet.opened import fleet_option, json_option, open_fleet, print_rows
-from torchett.cli.output import speaks_plainly
+from torchett.cli.output import print_result, speaks_plainly
 from torchett.model.errors import InputError
 
 _FORMATS = {".parquet": "parquet", ".csv": "csv", ".arrow": "arrow", ".feather": "arrow"}
@@ -15,8 +15,8 @@ _SECONDS = click.FloatRange(0.001)
 @click.command()
 @click.argument("sql")
 @json_option
-@click.option("--seconds", default=30.0, show_default=True, type=_SECONDS, help="At most.")
-@click.option("--memory", default="1GB", show_default=True, help="DuckDB's limit.")
+@click.option("--seconds", default=30.0, show_default=True, type=_SECONDS, help="Time limit.")
+@click.option("--memory", default="1GB", show_default=True, help="Memory limit of DuckDB.")
 @fleet_option
 @speaks_plainly
 def query(sql: str, as_json: bool, seconds: float, memory: str, folder: Path | None) -> None:
@@ -58,13 +58,19 @@ def views(view: str | None, as_json: bool) -> None:
     "--output",
     required=True,
     type=click.Path(path_type=Path),
-    help="A file; its end says the format: .parquet, .csv or .arrow.",
+    help="The file to write; its suffix is the format: .parquet, .csv or .arrow.",
 )
-@click.option("--seconds", default=600.0, show_default=True, type=_SECONDS, help="At most.")
+@click.option("--seconds", default=600.0, show_default=True, type=_SECONDS, help="Time limit.")
+@json_option
 @fleet_option
 @speaks_plainly
 def export(
-    view: str | None, sql: str | None, output: Path, seconds: float, folder: Path | None
+    view: str | None,
+    sql: str | None,
+    output: Path,
+    seconds: float,
+    as_json: bool,
+    folder: Path | None,
 ) -> None:
     """Write a view to a Parquet, CSV or Arrow file.
 
@@ -84,4 +90,5 @@ def export(
             known = ", ".join(one.name for one in VIEWS)
             raise InputError(f"ett fleet export: expected one of {known}, found '{view}'")
         count = write(opened, sql or f"SELECT * FROM {view}", output, form, seconds)
-    click.echo(f"ett: {count:,} rows in {output}", err=True)
+    written = {"output": str(output), "format": form, "rows": count}
+    print_result(written, f"{count:,} rows in {output}", as_json)

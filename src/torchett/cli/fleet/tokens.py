@@ -1,11 +1,11 @@
-"""`ett fleet token`: who may write to a fleet's server, and who may read."""
+"""`ett fleet token`: tokens to write to a fleet's server, and to read from it."""
 
 from pathlib import Path
 
 import click
 
 from torchett.cli.fleet.opened import fleet_option, json_option, open_fleet, print_rows
-from torchett.cli.output import print_json, speaks_plainly
+from torchett.cli.output import print_json, print_result, speaks_plainly
 from torchett.model.errors import InputError
 
 
@@ -16,8 +16,17 @@ def token() -> None:
 
 @token.command()
 @click.argument("name")
-@click.option("--may", default="write", show_default=True, type=click.Choice(["write", "read"]))
-@click.option("--project", help="Write: whose jobs it ships. Read: which it sees (else all).")
+@click.option(
+    "--may",
+    default="write",
+    show_default=True,
+    type=click.Choice(["write", "read"]),
+    help="write: ship runs; read: see the pages.",
+)
+@click.option(
+    "--project",
+    help="write: the project of the jobs it ships; read: the one it can see (default: all).",
+)
 @json_option
 @fleet_option
 @speaks_plainly
@@ -38,7 +47,7 @@ def add(name: str, may: str, project: str | None, as_json: bool, folder: Path | 
 @fleet_option
 @speaks_plainly
 def ls(as_json: bool, folder: Path | None) -> None:
-    """List tokens, without what they are."""
+    """List tokens by name; the secrets are not stored."""
     from torchett.fleet.tokens import list_tokens
 
     with open_fleet(folder) as opened:
@@ -48,13 +57,14 @@ def ls(as_json: bool, folder: Path | None) -> None:
 
 @token.command()
 @click.argument("name")
+@json_option
 @fleet_option
 @speaks_plainly
-def revoke(name: str, folder: Path | None) -> None:
+def revoke(name: str, as_json: bool, folder: Path | None) -> None:
     """Revoke a token."""
     from torchett.fleet.tokens import revoke_token
 
     with open_fleet(folder) as opened:
         if not revoke_token(opened.state, name):
             raise InputError(f"ett fleet token: no token '{name}': `ett fleet token ls` lists them")
-    click.echo(f"ett: revoked {name}", err=True)
+    print_result({"revoked": name}, f"revoked {name}", as_json)

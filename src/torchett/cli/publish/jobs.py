@@ -2,12 +2,19 @@
 
 import os
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
 import click
 
-from torchett.cli.output import print_json, print_rich, speaks_plainly
+from torchett.cli.output import (
+    json_option,
+    print_json,
+    print_result,
+    print_rich,
+    speaks_plainly,
+)
 from torchett.cli.publish.versions import registry_option, registry_url
 from torchett.model.errors import InputError
 
@@ -30,9 +37,18 @@ from torchett.model.errors import InputError
     show_default=True,
     help="Alias to move to the new version; '' for none.",
 )
+@json_option
 @registry_option
 @speaks_plainly
-def add(spool: str, recipe: str, anchor: str, name: str, alias: str, registry: str | None) -> None:
+def add(
+    spool: str,
+    recipe: str,
+    anchor: str,
+    name: str,
+    alias: str,
+    as_json: bool,
+    registry: str | None,
+) -> None:
     """Add a publishing job to SPOOL by hand."""
     from torchett.levers.publish.recipe.anchor import find_anchor
     from torchett.levers.publish.registry.aliases import checked_alias
@@ -54,21 +70,27 @@ def add(spool: str, recipe: str, anchor: str, name: str, alias: str, registry: s
         dropped_s=time.time(),
     )
     opened = Spool(_absolute(spool))
-    if opened.add(job):
-        click.echo(f"ett: {job.id} added", err=True)
-        return
+    added = opened.add(job)
     standing = opened.standing(job.id)
-    said = f"ett: {job.id} was there already"
-    if standing.state == "done":
-        said += f" and is {standing.told.get('version')}; if the recipe or torch has changed since:"
+    version = standing.told.get("version") if standing.state == "done" else None
+    said = f"{job.id} added" if added else f"{job.id} was there already"
+    if not added and version:
+        said += f" and is {version}; if the recipe or torch has changed since:"
         said += f" ett publish retry {spool} {job.id}"
-    click.echo(said, err=True)
+    result = {"job": job.id, "added": added, "state": standing.state, "version": version}
+    print_result(result, said, as_json)
 
 
 @click.command()
 @click.argument("spool")
 @click.option("--drain", is_flag=True, help="Exit when every job is done or parked.")
-@click.option("--engine", default="here", show_default=True, type=click.Choice(["here", "ray"]))
+@click.option(
+    "--engine",
+    default="here",
+    show_default=True,
+    type=click.Choice(["here", "ray"]),
+    help="here: in this process; ray: as tasks on Ray.",
+)
 @click.option(
     "--tasks",
     default=2,
@@ -90,13 +112,20 @@ def add(spool: str, recipe: str, anchor: str, name: str, alias: str, registry: s
     type=click.FloatRange(1),
     help="Seconds without a heartbeat after which a worker on another host counts as dead.",
 )
-@click.option("--poll", default=2.0, show_default=True, type=click.FloatRange(0.01))
+@click.option(
+    "--poll",
+    default=2.0,
+    show_default=True,
+    type=click.FloatRange(0.01),
+    help="Seconds between two looks for a new job.",
+)
 @click.option(
     "--scratch",
     type=click.Path(path_type=Path),
     help="Folder for temporary files (default: $TMPDIR).",
 )
 @click.option("--mlflow", metavar="URI", help="Copy every version to this MLflow server, too.")
+@json_option
 @speaks_plainly
 def work(
     spool: str,
@@ -108,6 +137,7 @@ def work(
     poll: float,
     scratch: Path | None,
     mlflow: str | None,
+    as_json: bool,
 ) -> None:
     """Process the jobs of SPOOL on this host's CPU.
 
@@ -133,6 +163,10 @@ def work(
             )
         except KeyboardInterrupt:
             raise SystemExit(130) from None
+    if as_json:
+        print_json({"spool": _absolute(spool), **asdict(tally)})
+    elif drain and not (tally.published or tally.failed or tally.lost):
+        click.echo(f"ett: {spool} has no job to process", err=True)
     if tally.failed:
         raise SystemExit(1)
 
@@ -142,9 +176,7 @@ def work(
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @speaks_plainly
 def jobs(spool: str, as_json: bool) -> None:
-    """List the jobs of SPOOL and what became of them."""
-    from dataclasses import asdict
-
+    """List the jobs of SPOOL with their state and result."""
     from torchett.levers.publish.spool.spool import Spool
 
     opened = Spool(_absolute(spool))
@@ -173,8 +205,9 @@ def jobs(spool: str, as_json: bool) -> None:
 @click.command()
 @click.argument("spool")
 @click.argument("job")
+@json_option
 @speaks_plainly
-def retry(spool: str, job: str) -> None:
+def retry(spool: str, job: str, as_json: bool) -> None:
     """Return a JOB to the queue.
 
     It may be parked, or done: its recipe may have changed.
@@ -182,7 +215,7 @@ def retry(spool: str, job: str) -> None:
     from torchett.levers.publish.spool.spool import Spool
 
     Spool(_absolute(spool)).retry(job)
-    click.echo(f"ett: {job} waits again", err=True)
+    print_result({"job": job, "state": "waiting"}, f"{job} waits again", as_json)
 
 
 def _absolute(where: str) -> str:

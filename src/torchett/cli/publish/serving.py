@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from torchett.cli.output import print_json, speaks_plainly
+from torchett.cli.output import json_option, print_json, print_result, speaks_plainly
 from torchett.cli.publish.versions import open_registry, registry_option
 from torchett.model.errors import InputError
 
@@ -13,16 +13,21 @@ from torchett.model.errors import InputError
 @click.command()
 @click.argument("label", metavar="NAME[@VERSION|@ALIAS]")
 @click.argument("folder", type=click.Path(path_type=Path))
+@json_option
 @registry_option
 @speaks_plainly
-def fetch(label: str, folder: Path, registry: str | None) -> None:
+def fetch(label: str, folder: Path, as_json: bool, registry: str | None) -> None:
     """Download a version to a new FOLDER, and check it."""
     from torchett.levers.publish.serving.fetched import fetch
 
     opened = open_registry(registry)
     version = opened.find(label)
     fetch(opened, version, folder)
-    click.echo(f"ett: {version.label} is in {folder}: python {folder}/load.py --check", err=True)
+    fetched_to = {"version": version.label, "folder": str(folder)}
+    said = f"{version.label} is in {folder}"
+    if "model.pt2" in version.files:
+        said += f": python {folder}/load.py --check"
+    print_result(fetched_to, said, as_json)
 
 
 @click.command("serve-check")
@@ -32,26 +37,36 @@ def fetch(label: str, folder: Path, registry: str | None) -> None:
 @speaks_plainly
 def serve_check(label: str, as_json: bool, registry: str | None) -> None:
     """Load a version with torch alone and compare its outputs."""
+    from torchett.levers.publish.errors import PublishError
     from torchett.levers.publish.serving.fetched import check_alone, fetched
 
     opened = open_registry(registry)
     version = opened.find(label)
     with fetched(opened, version) as folder:
-        told = json.loads(check_alone(folder))
+        try:
+            checked = json.loads(check_alone(folder))
+        except PublishError as error:  # it names the temporary folder
+            raise PublishError(str(error).replace(str(folder), version.label)) from None
     if as_json:
-        print_json({"version": version.label, **told})
+        print_json({"version": version.label, **checked})
         return
-    batches = ", ".join(map(str, told["batches"]))
+    batches = ", ".join(map(str, checked["batches"]))
     click.echo(
-        f"{version.label} answers batches of {batches}: off by {told['max_error']:.2g} at most; "
-        f"loaded in {told['load_s']:.2f} s beside {told['import_s']:.2f} s of importing torch"
+        f"{version.label} answers batches of {batches}: off by {checked['max_error']:.2g} at most; "
+        f"loaded in {checked['load_s']:.2f} s beside {checked['import_s']:.2f} s of importing torch"
     )
 
 
 @click.command()
 @click.argument("label", metavar="NAME[@VERSION|@ALIAS]")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=8643, show_default=True, type=click.IntRange(0, 65535))
+@click.option(
+    "--port",
+    default=8643,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port to listen on.",
+)
 @registry_option
 @speaks_plainly
 def serve(label: str, host: str, port: int, registry: str | None) -> None:

@@ -11,16 +11,26 @@ from torchett.cli.output import print_json, speaks_plainly
 
 @click.command()
 @click.argument("spool")
-@click.option("--workers", default=1, show_default=True, type=click.IntRange(1))
-@click.option("--cpus", default=4, show_default=True, type=click.IntRange(1), help="Of a worker.")
-@click.option("--memory", metavar="SIZE", help="Of a worker, as sbatch takes it.")
+@click.option(
+    "--workers", default=1, show_default=True, type=click.IntRange(1), help="Number of workers."
+)
+@click.option(
+    "--cpus", default=4, show_default=True, type=click.IntRange(1), help="Cores of each worker."
+)
+@click.option("--memory", metavar="SIZE", help="Memory of each worker, in sbatch's format.")
 @click.option("--time", "limit", metavar="TIME", help="Time limit, as sbatch takes it.")
-@click.option("--account")
-@click.option("--qos")
-@click.option("--partition")
+@click.option("--account", help="Slurm account.")
+@click.option("--qos", help="Slurm QOS.")
+@click.option("--partition", help="Slurm partition.")
 @click.option("--mlflow", metavar="URI", help="Bring every version to this MLflow server, too.")
 @click.option("--setup", multiple=True, metavar="LINE", help="A shell line before the worker.")
-@click.option("--sbatch", "more", multiple=True, metavar="OPTION", help="For sbatch, as it is.")
+@click.option(
+    "--sbatch",
+    "more",
+    multiple=True,
+    metavar="OPTION",
+    help="An option passed to sbatch unchanged.",
+)
 @click.option("--print", "shows", is_flag=True, help="Print the script and submit nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: job and script.")
 @speaks_plainly

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from torchett.cli.output import print_json, print_rich, speaks_plainly
+from torchett.cli.output import (
+    json_option,
+    print_json,
+    print_result,
+    print_rich,
+    speaks_plainly,
+)
 from torchett.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -97,12 +103,12 @@ def show(label: str, as_json: bool, registry: str | None) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     flips = opened.model(version.name).aliases.live()
     aliases = [flip.alias for flip in flips if flip.version == version.version]
-    told = {"version": version.label, "aliases": ", ".join(aliases) or "–"}
-    told |= {"published": _when(version.created_s), "on": version.host or "–"}
-    told |= {"anchor": _pairs(version.anchor), "job": _pairs(version.job)}
-    told |= {"recipe": _pairs(version.recipe), "torch": version.torch, "runs on": version.isa}
-    told |= {"parity": _pairs(version.parity), "seconds": _pairs(version.timings)}
-    for key, value in told.items():
+    shown = {"version": version.label, "aliases": ", ".join(aliases) or "–"}
+    shown |= {"published": _when(version.created_s), "on": version.host or "–"}
+    shown |= {"anchor": _pairs(version.anchor), "job": _pairs(version.job)}
+    shown |= {"recipe": _pairs(version.recipe), "torch": version.torch, "runs on": version.isa}
+    shown |= {"parity": _pairs(version.parity), "seconds": _pairs(version.timings)}
+    for key, value in shown.items():
         table.add_row(key, value or "–")
     for name, blob in version.files.items():
         table.add_row("file", f"{name}  {blob.size:,} bytes  sha256 {blob.sha256[:16]}…")
@@ -112,9 +118,10 @@ def show(label: str, as_json: bool, registry: str | None) -> None:
 @click.command()
 @click.argument("label", metavar="NAME@VERSION")
 @click.argument("alias")
+@json_option
 @registry_option
 @speaks_plainly
-def promote(label: str, alias: str, registry: str | None) -> None:
+def promote(label: str, alias: str, as_json: bool, registry: str | None) -> None:
     """Move ALIAS to this version.
 
     Example: ett publish promote dlrm@7 live
@@ -122,14 +129,16 @@ def promote(label: str, alias: str, registry: str | None) -> None:
     opened = open_registry(registry)
     version = opened.find(label)
     opened.model(version.name).promote(version.version, alias, why="promoted", now_s=time.time())
-    click.echo(f"ett: {version.name}@{alias} is {version.label} now", err=True)
+    moved = {"alias": f"{version.name}@{alias}", "version": version.label}
+    print_result(moved, f"{version.name}@{alias} is {version.label} now", as_json)
 
 
 @click.command()
 @click.argument("label", metavar="NAME@ALIAS")
+@json_option
 @registry_option
 @speaks_plainly
-def rollback(label: str, registry: str | None) -> None:
+def rollback(label: str, as_json: bool, registry: str | None) -> None:
     """Move an alias back to its previous version.
 
     Example: ett publish rollback dlrm@live
@@ -138,7 +147,8 @@ def rollback(label: str, registry: str | None) -> None:
     if not alias or alias.isdigit():
         raise InputError(f"{label!r}: expected NAME@ALIAS, such as dlrm@live")
     flip = open_registry(registry).model(name).rollback(alias, now_s=time.time())
-    click.echo(f"ett: {name}@{alias} is {name}@{flip.version} again", err=True)
+    moved = {"alias": label, "version": f"{name}@{flip.version}"}
+    print_result(moved, f"{label} is {name}@{flip.version} again", as_json)
 
 
 @click.command()
@@ -195,8 +205,9 @@ def gc(model: str | None, keep: int, dry_run: bool, as_json: bool, registry: str
         rows.append({"model": name, "versions": gone.versions, "files": len(gone.files)})
         if not as_json:
             would = "would be removed" if dry_run else "removed"
-            labels = " ".join(f"{name}@{number}" for number in gone.versions) or "nothing"
-            click.echo(f"{labels}  {would}" + (f", {len(gone.files)} files" if gone.files else ""))
+            labels = " ".join(f"{name}@{number}" for number in gone.versions)
+            files = f", {len(gone.files)} files" if gone.files else ""
+            click.echo(f"{labels}  {would}{files}" if labels else f"{name}: nothing {would}{files}")
     if as_json:
         print_json({"registry": opened.url, "dry_run": dry_run, "models": rows})
 

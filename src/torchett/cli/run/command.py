@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     "--restart-policy",
     metavar="FILE",
     multiple=True,
-    help="TOML with rows of your own on which failures restart, wait or stop, tried before the"
-    " shipped ones; none: start again as often as --max-restarts says.",
+    help="TOML with your own rows: which failures restart, wait or stop. They are tried before the"
+    " rows of torchett. none: restart after every failure, --max-restarts times.",
 )
 @click.option(
     "--as-is", is_flag=True, help="Run the command unchanged: only record when it starts and ends."
@@ -70,8 +70,8 @@ if TYPE_CHECKING:
     default=60.0,
     show_default=True,
     type=click.FloatRange(0),
-    help="Seconds without any sign of life after which a rank is ended; 0 for never. At most 8 are"
-    " enough for a rank that is stopped (SIGSTOP), or silent after a peer has exited.",
+    help="End a rank that has sent no beat and used no CPU for this many seconds; 0: never. A rank"
+    " that is stopped (SIGSTOP), or silent after a peer has exited, is ended after 8 at most.",
 )
 @click.option(
     "--progress",
@@ -93,7 +93,8 @@ if TYPE_CHECKING:
     "--bytecode/--no-bytecode",
     default=True,
     show_default=True,
-    help="Keep the bytecode of what jobs import: in one file, and for a torch that has none.",
+    help="Keep the bytecode of imported modules in a folder of the user, if torch is installed"
+    " without bytecode.",
 )
 @click.option(
     "--light-batches",
@@ -144,8 +145,8 @@ if TYPE_CHECKING:
     default=0,
     metavar="N",
     type=click.IntRange(0),
-    help="So many nodes beyond --nodes (and torchrun's --nnodes) wait warm, and take the place of"
-    " one that is lost.",
+    help="Number of nodes in addition to --nodes (and torchrun's --nnodes). They wait with warm"
+    " processes, and replace a node that is lost.",
 )
 @click.option("--head", help="HOST[:PORT] of node 0; clocks are compared with it.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)

@@ -1,1 +1,1 @@
-"""Alarms of a fleet: what changed and since when, limits that are broken, and who is told."""
+"""Alarms of a fleet: what changed, since when, exceeded limits, receivers."""

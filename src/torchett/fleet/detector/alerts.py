@@ -1,4 +1,4 @@
-"""Alerts of a fleet over time: opened, acknowledged, muted, closed; nothing is forgotten.
+"""Alerts of a fleet over time: opened, acknowledged, muted, closed. The history is kept.
 
 The table `alerts` is the fleet's own. What people do with them lies in two tables beside it.
 """

@@ -1,4 +1,4 @@
-"""What a rule has noticed, before anybody has been told."""
+"""What a rule has noticed, before an alert is sent."""
 
 import json
 from collections.abc import Mapping

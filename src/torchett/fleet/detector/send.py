@@ -1,4 +1,4 @@
-"""Telling others of alerts: a webhook, and an Alertmanager; firing and resolved."""
+"""Sends alerts to a webhook and to an Alertmanager, when they open and when they are resolved."""
 
 import json
 import urllib.request
@@ -32,7 +32,7 @@ def send_alertmanager(settings: SendSettings, alerts: Iterable[Alert]) -> str | 
 def alertmanager_alert(alert: Alert) -> dict[str, Any]:
     """One alert in the form of Alertmanager's API, version 2.
 
-    Without an end Alertmanager takes an alert for resolved some minutes after it was last told.
+    Without an end, Alertmanager considers an alert resolved some minutes after the last post.
     """
     labels = {"alertname": f"torchett_{alert.rule}", "severity": alert.severity}
     if alert.project:

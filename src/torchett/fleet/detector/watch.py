@@ -1,4 +1,4 @@
-"""One look at a fleet: notice, open and close alerts, tell others."""
+"""One look at a fleet: notice changes, open and close alerts, send them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

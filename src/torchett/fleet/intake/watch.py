@@ -30,7 +30,7 @@ _LISTING_S = 2.0  # between two looks for new run folders
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedFolder:
-    """A folder full of runs, and whose they are."""
+    """A folder of runs, with their project and labels."""
 
     path: Path
     project: str

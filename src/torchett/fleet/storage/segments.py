@@ -70,7 +70,7 @@ def tables_of(
 
 
 def with_days(tables: Tables) -> Tables:
-    """The tables with `days` made anew from job_hours."""
+    """The tables with `days` computed again from job_hours."""
     hours = tables["job_hours"]
     day = pc.cast(pc.floor_temporal(hours["hour"], unit="day"), pa.date32())
     return {**tables, "days": _summed(hours.append_column("day", day))}

@@ -98,7 +98,7 @@ class _Job:
         if self._wants_standbys and (why := _why_no_standbys(config, entrypoint, args)):
             say_once(why)
             self.close()
-        elif self._wants_standbys and self._pool is None:  # only torch can tell how many ranks
+        elif self._wants_standbys and self._pool is None:  # only torch knows the number of ranks
             self._pool = start_pool(config.nproc_per_node, dict(os.environ), in_agent=False)
         return launch(
             config,
@@ -152,7 +152,7 @@ def _environment(ranks: int) -> dict[str, str]:
 
 
 def _ranks_asked_for(argv: Sequence[str]) -> int:
-    """--nproc-per-node as far as it can be told without torch; 0 if only torch can tell."""
+    """--nproc-per-node, if it is known without torch; 0 if only torch knows it."""
     for i, word in enumerate(argv):
         name, eq, value = word.partition("=")
         if name in ("--nproc-per-node", "--nproc_per_node"):

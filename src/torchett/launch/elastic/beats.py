@@ -95,7 +95,7 @@ class Beats:
             store = self._store or self._connected()
             store.set(f"{self._base}/{self._me}", _LEFT if leaves else b"ended")
         except Exception:
-            pass  # the store is gone: so is everybody
+            pass  # the store is gone, so all other agents have exited
 
     # On the threads --------------------------------------------------------------------------
 

@@ -273,7 +273,11 @@ class Agent(local_agent.LocalElasticAgent):  # type: ignore[misc]
     def _go_on_without(self, gone: list[str], worker_group: Any) -> Any:
         """Begin a rendezvous without the lost nodes; a spare or a new node may join."""
         for one in gone:
-            print(f"ett: node {one}: the others meet again", file=sys.stderr, flush=True)
+            print(
+                f"ett: node {one}: the other nodes begin a new rendezvous",
+                file=sys.stderr,
+                flush=True,
+            )
         self._journal.node_lost()
         self._worker_group.state = WorkerState.UNHEALTHY
         self._restart_workers(worker_group)
@@ -282,7 +286,7 @@ class Agent(local_agent.LocalElasticAgent):  # type: ignore[misc]
     def _kill_ranks(self) -> None:
         """End this node's ranks: they may wait in a collective for a lost node.
 
-        Where the job was told to end, they may be saving, and a node may have gone for that.
+        If the job is being ended, ranks may be saving, and a node may have exited for that reason.
         """
         if os.path.exists(os.environ.get("ETT_NOTICE", "")):
             return

@@ -237,7 +237,7 @@ class Journal:
                 key = self._key(_CAUSE, rank)
                 causes += [self._store.get(key).decode()] if self._store.check([key]) else []
         except Exception:
-            pass  # the store's host is gone: what we saw ourselves has to do
+            pass  # the store's host is gone: only what this agent saw is known
         return min(causes, key=lambda cause: cause.startswith("exit_"), default=None)
 
     def _words(self, exit_codes: Mapping[int, int]) -> dict[int, str]:

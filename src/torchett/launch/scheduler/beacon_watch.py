@@ -40,15 +40,15 @@ def watch_beacon(run: Path, env: Mapping[str, str], every_s: float, over: thread
     from torchett.launch.scheduler.run_beacon import RunBeacon
     from torchett.runs.reader import RunReader
 
-    source, told, pause_s = RunBeacon(RunReader(run)), None, 0.0
+    source, published, pause_s = RunBeacon(RunReader(run)), None, 0.0
     while not over.wait(pause_s):
         began = time.monotonic()
         try:
             beacon = source.read()
-            if beacon is not None and _news(beacon, told):
+            if beacon is not None and _news(beacon, published):
                 write_beacon(beacon_path(run), beacon)
                 tell_slurm(beacon, env)
-                told = beacon
+                published = beacon
         except (EttError, OSError):
             pass  # nothing recorded yet, or a disk that is full
         pause_s = max(every_s, 100 * (time.monotonic() - began))
@@ -64,16 +64,16 @@ def tell_slurm(beacon: Beacon, env: Mapping[str, str]) -> None:
         if shown in ("", "(null)") or shown.startswith("ett:"):
             _said(env, "scontrol", "update", f"jobid={job}", f"comment={slurm_comment(beacon)}")
     except (OSError, subprocess.TimeoutExpired):
-        pass  # a controller that does not answer: it is told of the next checkpoint
+        pass  # the controller does not answer: the next checkpoint is sent
 
 
-def _news(beacon: Beacon, told: Beacon | None) -> bool:
+def _news(beacon: Beacon, published: Beacon | None) -> bool:
     """Whether more has changed than the time."""
-    if told is None:
+    if published is None:
         return True
-    same = {"durable_s": told.durable_s, "due_s": told.due_s, "save_s": told.save_s}
-    starts = beacon.durable_step < 0 and abs(beacon.durable_s - told.durable_s) > 1.0
-    return starts or replace(beacon, **same) != told  # type: ignore[arg-type]
+    same = {"durable_s": published.durable_s, "due_s": published.due_s, "save_s": published.save_s}
+    starts = beacon.durable_step < 0 and abs(beacon.durable_s - published.durable_s) > 1.0
+    return starts or replace(beacon, **same) != published  # type: ignore[arg-type]
 
 
 def _said(env: Mapping[str, str], *command: str) -> str:

@@ -21,7 +21,7 @@ def pod_times(env: Mapping[str, str], within_s: float) -> tuple[dict[str, object
     """What Kubernetes says about the pod of this environment, and a note if it does not answer."""
     account = Path(env.get("ETT_SERVICE_ACCOUNT") or _ACCOUNT)
     if not env.get("ETT_POD") and not (account / "token").exists():
-        return {}, None  # a pod that has no account was not meant to ask
+        return {}, None  # a pod without a service account must not ask
     from urllib.error import HTTPError
 
     try:
@@ -41,7 +41,7 @@ def pod_times(env: Mapping[str, str], within_s: float) -> tuple[dict[str, object
 def parsed(pod: Mapping[str, Any]) -> dict[str, object]:
     """Times of a pod object, in seconds since the epoch."""
     status = pod.get("status") or {}
-    met = {
+    condition_times = {
         condition.get("type"): _seconds(condition.get("lastTransitionTime"))
         for condition in status.get("conditions") or ()
         if condition.get("status") == "True"
@@ -52,9 +52,9 @@ def parsed(pod: Mapping[str, Any]) -> dict[str, object]:
     said: dict[str, object] = {
         "scheduler": "kubernetes",
         "submitted_s": _seconds((pod.get("metadata") or {}).get("creationTimestamp")),
-        "allocated_s": met.get("PodScheduled") or _seconds(status.get("startTime")),
-        "initialized_s": met.get("Initialized"),
-        "containers_ready_s": met.get("ContainersReady"),
+        "allocated_s": condition_times.get("PodScheduled") or _seconds(status.get("startTime")),
+        "initialized_s": condition_times.get("Initialized"),
+        "containers_ready_s": condition_times.get("ContainersReady"),
         "container_started_s": min(started, default=None),
         "restarts": max((int(c.get("restartCount") or 0) for c in containers), default=None),
     }

@@ -28,15 +28,15 @@ class Leaving:
 
     env: Mapping[str, str]
     node: int = 0
-    told: set[signal.Signals] = field(default_factory=set)
+    received: set[signal.Signals] = field(default_factory=set)
 
     def hear(self, number: signal.Signals, by_agent: bool) -> None:
         """Handle a signal; a warning ends a job that Slurm will run again.
 
-        torchrun's agent ends its ranks by SIGTERM only, so this process sends itself one. Other
-        commands are passed the warning as it came, and leave by it or not.
+        torchrun's agent ends its ranks by SIGTERM only, so this process sends itself one.
+        Other commands receive the warning unchanged, and exit or ignore it.
         """
-        self.told.add(number)
+        self.received.add(number)
         if number == signal.SIGUSR1 and by_agent and self._may_be_requeued():
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -46,14 +46,14 @@ class Leaving:
             return
         job = self._shown()
         preempted = job.get("PreemptTime", "None") not in ("None", "N/A", "Unknown")
-        by_slurm = signal.SIGUSR1 in self.told or preempted or _ends_soon(job)
+        by_slurm = signal.SIGUSR1 in self.received or preempted or _ends_soon(job)
         if job.get("JobState") == "RUNNING" and job.get("Requeue") == "1" and by_slurm:
             self._requeue()
 
     # Behind it -------------------------------------------------------------------------------
 
     def _was_told(self, code: int) -> bool:
-        return signal.SIGTERM in self.told or (signal.SIGUSR1 in self.told and code != 0)
+        return signal.SIGTERM in self.received or (signal.SIGUSR1 in self.received and code != 0)
 
     def _may_be_requeued(self) -> bool:
         return self._shown().get("Requeue") == "1"

@@ -56,8 +56,8 @@ def placement(env: Mapping[str, str]) -> Placement:
 def asked(place: Placement, env: Mapping[str, str], born_s: float) -> Placement:
     """The placement of a launcher born then, with the scheduler's answers where env is silent.
 
-    Only node 0 asks: its log says what the attempts were, and a thousand questions at once are
-    none to ask a controller.
+    Only node 0 asks: its log describes the attempts, and requests of a thousand nodes at once
+    would overload the controller.
     """
     if place.node or (place.submitted_s is not None and place.allocated_s is not None):
         return in_order(place, born_s)

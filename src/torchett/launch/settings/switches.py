@@ -65,17 +65,17 @@ SWITCHES = (
     Switch(
         lever="node-watch",
         switch="ETT_NODE_TIMEOUT=0",
-        does="a node that is gone is taken out of torchrun's rendezvous, and the others meet again",
+        does="a lost node is removed from torchrun's rendezvous, and the others begin a new one",
     ),
     Switch(
         lever="restart-policy",
         switch="--restart-policy none",
-        does="what cannot succeed is not started again",
+        does="a job that cannot succeed is not started again",
     ),
     Switch(
         lever="dynamic-sources",
         switch="--dynamic-sources",
-        does="torch.compile is told which sizes differ, by its own variables",
+        does="sizes that differ are set as dynamic, by torch.compile's own variables",
         default="asked",
     ),
 )

@@ -166,8 +166,8 @@ def _warn_of_late_settings(given: dict[str, str]) -> None:
                 and not setter.startswith(("torch", "triton"))
             ):
                 print(
-                    f"torchett: the script sets {name}, which torch reads when it is imported: in a"
-                    " standby that was earlier. If it matters, use ett run --no-standby",
+                    f"torchett: the script sets {name}, which torch reads when it is imported. This"
+                    " standby has already imported torch. If it matters, use ett run --no-standby",
                     file=sys.stderr,
                 )
                 if installed and installed[0] is not None:
@@ -183,7 +183,7 @@ def exec_script(
     argv: list[str], ended_well: Callable[[], None] = lambda: None, models: int = 0
 ) -> NoReturn:
     """Run `script args…` or `-m module args…` as this process, and exit with its status."""
-    gc.freeze()  # no collection looks at what stays anyway
+    gc.freeze()  # later collections do not look at objects that stay alive anyway
     made_after: list[object] = []  # the oldest object that is not frozen
     fast_exit.keep_process_groups()
     install_asked()

@@ -76,7 +76,7 @@ def find_header() -> None:
 
     if not torch.cuda.is_available():
         source = 'extern "C" void kernel(const float* x) { /* at::vec:: */ }'
-        # What is asked to compile it does not.
+        # `submit_fn` compiles nothing: only the header is found.
         CppPythonBindingsCodeCache.load_pybinding_async(
             ["const float*"], source, submit_fn=lambda work: None
         )
@@ -95,7 +95,7 @@ def walk_the_compiler() -> None:
         torch._dynamo.utils.counters.clear()
         torch.set_rng_state(state)
         end_monitors()
-        gc.collect()  # what was walked through is not to be frozen with what stays
+        gc.collect()  # objects made here are freed before the rest is frozen
 
 
 def end_monitors() -> None:

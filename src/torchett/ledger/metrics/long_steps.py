@@ -2,7 +2,7 @@
 
     s s s s s ──────────── 14.5 s ──────────── s s s s        median 1.2 ms
 
-A pause inside a step that nothing explains cannot be told from work, so such steps are named.
+An unexplained pause inside a step cannot be distinguished from work, so such steps are named.
 """
 
 from dataclasses import dataclass

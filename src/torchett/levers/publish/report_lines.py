@@ -33,17 +33,20 @@ def _of_spool(url: str, job_id: str, released_s: float | None) -> str:
     try:
         standing = Spool(url).standing(job_id)
     except (OSError, PublishError) as error:
-        return f"whether {job_id} is published cannot be told: {one_line(error)}"
-    told = standing.told
+        return f"whether {job_id} is published is not known: {one_line(error)}"
+    result = standing.told
     if standing.state == "done":
-        ended_s, device = float(told.get("ended_s", 0.0)), told.get("device", "CPU")
+        ended_s, device = float(result.get("ended_s", 0.0)), result.get("device", "CPU")
         after = "" if released_s is None else f" {ended_s - released_s:.0f} s after release,"
-        return f"published{after} on {device}, as {told.get('version')}"
+        return f"published{after} on {device}, as {result.get('version')}"
     if standing.state == "parked":
         return (
-            f"not published: {job_id} is parked in {url}: {told.get('reason')}; mend it, then "
+            f"not published: {job_id} is parked in {url}: {result.get('reason')};"
+            " correct the cause, then "
             f"ett publish retry {url} {job_id}"
         )
-    tries = f", {standing.failures} tries failed: {told.get('reason')}" if standing.failures else ""
+    tries = (
+        f", {standing.failures} tries failed: {result.get('reason')}" if standing.failures else ""
+    )
     doing = "a worker has it" if standing.state == "claimed" else f"it waits in {url}"
     return f"not published yet: {job_id}: {doing}{tries}"

@@ -65,7 +65,7 @@ def watched(engine: Any) -> Any:
 
         install_on(engine, f"deepspeed.runtime.engine:DeepSpeedEngine.{name}", make)
 
-    # A module calls its `forward` by that name: an attribute of the instance is found first.
+    # A module looks up `forward` by name, and an attribute of the instance is found first.
     around("forward", lambda: watch.begins() if engine.training else None)
     around("step", lambda: None)
     around("train_batch", watch.begins)

@@ -17,8 +17,10 @@ from torchett.record.patches import calling, install
 
 log = logging.getLogger("torchett")
 _PACKAGE = "nvidia_resiliency_ext.inprocess"
-_left_ns = 0  # when the function was left by an exception; 0: it runs
-_restart: tuple[int, BaseException | None] | None = None  # all ranks have met; not yet called again
+_left_ns = 0  # when the function ended by an exception; 0: it runs
+_restart: tuple[int, BaseException | None] | None = (
+    None  # all ranks have synchronised; not yet called again
+)
 
 
 def install_wrapper() -> bool:
@@ -34,14 +36,14 @@ def install_wrapper() -> bool:
 
 
 def _left(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """The first of these calls comes as soon as the function was left."""
+    """The first of these calls comes as soon as the function has ended."""
     global _left_ns
     _left_ns = _left_ns or now_ns()
     return plain(*args, **kwargs)
 
 
 def _advance(plain: Callable[..., Any], state: Any) -> Any:
-    """All ranks have met. One that is a spare from now on has no rank and begins no attempt."""
+    """All ranks have synchronised. A process that is now a spare begins no attempt."""
     global _left_ns, _restart
     error, left_ns, _left_ns = state.fn_exception, _left_ns or now_ns(), 0
     _restart = (left_ns, error) if state.active_rank is not None else None

@@ -15,7 +15,7 @@ log = logging.getLogger("torchett")
 
 
 _IMPORTED_NS = now_ns()
-_SHORT_NS = 100_000  # a wait that costs less than to record it stays between the steps
+_SHORT_NS = 100_000  # a wait shorter than the cost of recording it is not recorded
 
 
 def open_record() -> None:

@@ -2,8 +2,8 @@
 
     RAY_TRAIN_CALLBACKS=torchett.record.adapters.ray.EttCallback python driver.py
 
-(RunConfig's own callbacks are told of reports only.) It runs on the controller: tells each worker
-who it is before the train function starts, and writes down when worker groups began and ended.
+It runs on the controller. It sets the identity of each worker before the train function starts,
+and records when worker groups began and ended. (RunConfig's own callbacks receive reports only.)
 What workers train is recorded by the other adapters, by `ett.steps`, or by the hooks of `ett run`;
 a worker that records nothing is unattributed.
 """
@@ -71,14 +71,14 @@ class EttCallback(WorkerGroupCallback, ControllerCallback):  # type: ignore[misc
     @harmless
     def after_worker_group_start(self, worker_group: Any) -> None:
         alone = self._launched is None
-        told = {"ETT_RUN": str(self._run), "ETT_JOB": self._job}
-        told["ETT_ATTEMPT"] = str(self._number if alone else self._launched)
+        variables = {"ETT_RUN": str(self._run), "ETT_JOB": self._job}
+        variables["ETT_ATTEMPT"] = str(self._number if alone else self._launched)
         restart = 0 if alone else self._number
         workers = worker_group.get_workers()
         for position, worker in enumerate(workers):
             context = worker.distributed_context
             rank = position if context is None else context.world_rank
-            worker.execute_async(_be, told, restart, rank, len(workers))
+            worker.execute_async(_be, variables, restart, rank, len(workers))
 
     @harmless
     def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
@@ -123,11 +123,14 @@ class EttCallback(WorkerGroupCallback, ControllerCallback):  # type: ignore[misc
                 append_fact(self._path, fact)
 
 
-def _be(told: dict[str, str], restart: int, rank: int, ranks: int) -> None:
+def _be(variables: dict[str, str], restart: int, rank: int, ranks: int) -> None:
     """In a worker: become this rank. torch reads an agent's variables, too: they do not stay."""
-    agents = {"TORCHELASTIC_RUN_ID": told["ETT_JOB"], "TORCHELASTIC_RESTART_COUNT": str(restart)}
+    agents = {
+        "TORCHELASTIC_RUN_ID": variables["ETT_JOB"],
+        "TORCHELASTIC_RESTART_COUNT": str(restart),
+    }
     before = {key: os.environ.get(key) for key in agents}
-    os.environ.update(told | agents)
+    os.environ.update(variables | agents)
     try:
         from torchett.record import api
 

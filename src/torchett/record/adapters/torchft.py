@@ -56,15 +56,15 @@ def install_local_sgd() -> None:
 
 
 class _Replica:
-    """What one manager is at: at most one step that is not decided yet."""
+    """The state of one manager: at most one step that is not decided yet."""
 
     def __init__(self) -> None:
         self.begun_ns = 0
         self.step = -1  # the manager's number when the step began
         self.timer: StepTimer | None = None
-        self.committed = -1  # a step that only its update is missing of
+        self.committed = -1  # a step whose update is the only part missing
         self.in_update = False
-        self.resumed = False  # whether it has been said where the first step's state came from
+        self.resumed = False  # whether the source of the first step's state is recorded
         recorder = api.recorder()
         self.aside = recorder is not None and recorder.script_calls.steps and not _steps
         if self.aside:
@@ -72,7 +72,7 @@ class _Replica:
             api.note("hint", {"says": _OWN_STEPS})
 
     def begins(self, step: int) -> None:
-        """A step begins; one that was never decided was none."""
+        """A step begins. A previous step that was never decided is discarded."""
         self.forget()
         if self.aside:
             return
@@ -111,7 +111,7 @@ class _Replica:
         if self.committed == self.step:
             self.timer.over(1)
             self.timer, self.committed = None, -1
-        else:  # the quorum moved it on: it is another step than it was begun as
+        else:  # the quorum changed its number since it began
             step, recorder = self.committed, api.recorder()
             self.forget()
             if recorder is not None:

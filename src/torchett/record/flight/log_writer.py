@@ -69,7 +69,7 @@ class LogWriter:
 
     @property
     def waiting_bytes(self) -> int:
-        """What is held back in memory: the disk is full, slow, or hangs."""
+        """Bytes that wait in memory because the disk is full, slow, or hangs."""
         return self.queued_bytes - self.written_bytes
 
     def put(self, chunk: bytes) -> None:

@@ -289,7 +289,7 @@ class FlightWriter:
             self._lock.release()
 
     def name_account(self, name: str) -> int:
-        """A number for a user's own account; the reader finds its name before its first use."""
+        """The number of a user's own account. Its name is written before its first use."""
         with self._lock:
             number, self._accounts = self._accounts, self._accounts + 1
             fact = {"account": number, "name": name}

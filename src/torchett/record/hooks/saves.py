@@ -59,7 +59,7 @@ class SaveDetector:
         if saved is None or step < 0 or not self._is_whole(saved):
             return
         path = _path(target)
-        if path is None:  # into memory, or a file still open: safe once it is passed on
+        if path is None:  # into memory, or a file still open: safe once the loop goes on
             if self._trained_elements():  # else it may be anything: a part of a state, a message
                 self.soon = step
         else:

@@ -24,7 +24,7 @@ class SpanWriter:
         return self.recorder is not None and self.recorder.script_calls.covers(account, until_ns)
 
     def span(self, account: str, t0_ns: int, t1_ns: int) -> None:
-        """Record a span that is over; before the record is open it waits for it."""
+        """Record a span that is over; until the record is open, it is kept."""
         if self.says(account, t1_ns):
             return
         if self.recorder is not None:

@@ -1,4 +1,4 @@
-"""What torch.compile may trace into: hooks that a compiled function sees as if they were not there.
+"""Hooks that torch.compile traces into: a compiled function contains no trace of them.
 
 A compiled optimizer step so stays one graph, and is not seen here; see `step_detector` for what
 counts then.

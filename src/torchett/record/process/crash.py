@@ -49,7 +49,7 @@ def _write(pid: int, run: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"crash-{rank}-{pid}.json").write_text(json.dumps(fact))
     except OSError:
-        pass  # a full disk: the exit status has to do
+        pass  # a full disk: only the exit status is left
 
 
 def _place(error: BaseException) -> str | None:

@@ -29,7 +29,7 @@ def available_bytes() -> int:
 def _groups() -> Iterator[str]:
     """The folders of the cgroups of this process, inner ones first.
 
-    In a container it may see its own group as the root, or be told a path that is not there.
+    In a container a process may see its own group as the root, or a path that does not exist.
     """
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as file:

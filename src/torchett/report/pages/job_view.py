@@ -298,7 +298,7 @@ def _failure(ledger: Ledger, cost: FailureCost, evidence: Mapping[int, str]) -> 
     within = [(f"of which {name}", ns) for name, ns in largest if ns > cost.total_ns // 20]
     again = ("start again", cost.start_again_ns)
     summed = [*first, again, *within, ("unsaved", cost.unsaved_ns)]
-    told = [(name.replace("_", " "), ns / 1e9) for name, ns in summed if ns]
+    shares = [(name.replace("_", " "), ns / 1e9) for name, ns in summed if ns]
     return FailureCard(
         attempt=cost.attempt,
         cause=cost.cause or cost.state,
@@ -306,7 +306,7 @@ def _failure(ledger: Ledger, cost: FailureCost, evidence: Mapping[int, str]) -> 
         rank=cost.failed_rank,
         total_s=cost.total_ns / 1e9,
         percent=100 * cost.total_ns / max(ledger.rank_ns, 1),
-        parts=told,
+        parts=shares,
         pieces=stacked(
             [(f"a-{n}", f"{n} {duration(ns)}", ns / 1e9) for n, ns in parts], cost.total_ns / 1e9
         ),
@@ -320,7 +320,7 @@ def _checkpoints(ledger: Ledger, history: History, tiers: Mapping[str, int]) -> 
     if not saves.saves and not history.checkpoints and not tiers:
         return None
 
-    def told(value: float | None) -> str:
+    def seconds(value: float | None) -> str:
         return "–" if value is None else _s(value)
 
     begin, whole = ledger.window.start_ns, max(ledger.window_ns, 1)
@@ -336,9 +336,9 @@ def _checkpoints(ledger: Ledger, history: History, tiers: Mapping[str, int]) -> 
     return Checkpoints(
         figures=[
             Figure(name="Saves", value=str(saves.saves)),
-            Figure(name="Each blocks for", value=told(saves.blocking_s)),
-            Figure(name="Durable after", value=told(saves.upload_s)),
-            Figure(name="Interval", value=told(saves.interval_s)),
+            Figure(name="Each blocks for", value=seconds(saves.blocking_s)),
+            Figure(name="Durable after", value=seconds(saves.upload_s)),
+            Figure(name="Interval", value=seconds(saves.interval_s)),
             Figure(name="Last durable step", value=f"{max(ledger.last_durable_step, 0):,}"
                    if ledger.last_durable_step >= 0 else "none"),
         ],

@@ -23,7 +23,7 @@ def verdict(ledger: Ledger) -> str:
     }
     worst = sorted(losses.items(), key=lambda item: -item[1])[:2]
     said = [f"{name} {percent(ns, whole)}" for name, ns in worst if ns > _LEAST * whole]
-    head = f"{percent(groups['effective'], whole)} of the time trained new data that was kept"
+    head = f"{percent(groups['effective'], whole)} of the time was training whose progress was kept"
     return f"{head}; most went to {' and '.join(said)}." if said else f"{head}."
 
 

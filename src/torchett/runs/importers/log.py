@@ -209,7 +209,7 @@ class _Log:
         return seen
 
     def _take_untimed(self, line: str, said: _Said) -> None:
-        """A line without a time: what it tells had happened when the next one was written."""
+        """A line without a time: its event is over when the next line with a time was written."""
         if said.step is not None:
             self.untimed += 1
         elif self._dialect.begun.search(line):

@@ -51,7 +51,7 @@ class Filters:
 
 
 def filters(query: Mapping[str, str], now_s: float) -> Filters:
-    """What this query string asks for; what it says wrongly counts as not said."""
+    """What this query string asks for; invalid values are ignored."""
     labels = {key: query[key][:LONGEST] for key in KEYS if query.get(key)}
     said = query.get("days", "")
     days = int(said) if said.isascii() and said.isdigit() and len(said) < 5 else 90

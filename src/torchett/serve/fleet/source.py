@@ -27,7 +27,7 @@ Row = dict[str, Any]
 class _Answer(NamedTuple):
     rows: list[Row]
     at_s: float
-    worth_s: float  # how old it may become because it was dear
+    worth_s: float  # the longest an expensive answer is kept
 
 
 class FleetSource:
@@ -84,7 +84,7 @@ class FleetSource:
         return known.rows
 
     def forget(self) -> None:
-        """Ask anew from now on: something was changed."""
+        """Forget all answers: something was changed."""
         with self._lock:
             self._answers.clear()
 

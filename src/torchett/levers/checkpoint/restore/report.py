@@ -55,7 +55,7 @@ def restore_lines(
 
 
 def memory_line(facts: Iterable[tuple[int, int, Any]]) -> list[str]:
-    """What copies of the state held of memory, of the last attempt that told; none without any."""
+    """How much memory the copies of the state took, in the last attempt that noted it."""
     attempts: dict[int, dict[int, dict[str, Any]]] = {}
     for attempt, rank, fact in facts:
         if isinstance(fact, dict) and "bytes" in fact:
@@ -63,11 +63,12 @@ def memory_line(facts: Iterable[tuple[int, int, Any]]) -> list[str]:
     if not attempts:
         return []
     ranks = attempts[max(attempts)]
-    gib = sum(int(fact["bytes"]) for fact in ranks.values()) / 2**30
+    held = sum(int(fact["bytes"]) for fact in ranks.values())
+    size = f"{held / 2**30:.2f} GiB" if held >= 2**30 else f"{held / 2**20:.1f} MiB"
     copies = min(int(fact["buffers"]) for fact in ranks.values())
     beside = any(fact["neighbour"] for fact in ranks.values())
     return [
-        f"checkpoints held {gib:.2f} GiB of memory on {len(ranks)} rank{'s'[: len(ranks) > 1]}: "
+        f"checkpoints held {size} of memory on {len(ranks)} rank{'s'[: len(ranks) > 1]}: "
         f"{copies} cop{'ies' if copies != 1 else 'y'} of each state"
         f"{', and copies of other nodes' + chr(39) if beside else ''}"
     ]

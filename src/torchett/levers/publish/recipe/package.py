@@ -55,15 +55,15 @@ def graph_hash(program: Any, recipe: Recipe) -> str:
     """What makes two graphs the same code: not their weights."""
     import torch
 
-    told = [str(torch.__version__), recipe.isa, json.dumps(_options(recipe), sort_keys=True)]
-    told += [program.graph_module.code, str(program.range_constraints)]
+    described = [str(torch.__version__), recipe.isa, json.dumps(_options(recipe), sort_keys=True)]
+    described += [program.graph_module.code, str(program.range_constraints)]
     for node in program.graph.nodes:
         value = node.meta.get("val")
         if node.op in ("placeholder", "output") and hasattr(value, "shape"):
-            told.append(f"{node.name} {value.dtype} {tuple(value.shape)} {value.stride()}")
-        told.append(f"{node.op} {node.target} {node.args} {node.kwargs}")
-    told += [str(program.graph_signature), str(program.call_spec)]
-    return hashlib.sha256("\n".join(told).encode()).hexdigest()
+            described.append(f"{node.name} {value.dtype} {tuple(value.shape)} {value.stride()}")
+        described.append(f"{node.op} {node.target} {node.args} {node.kwargs}")
+    described += [str(program.graph_signature), str(program.call_spec)]
+    return hashlib.sha256("\n".join(described).encode()).hexdigest()
 
 
 def write_package(program: Any, recipe: Recipe, cache: Store, path: Path) -> bool:
@@ -72,20 +72,20 @@ def write_package(program: Any, recipe: Recipe, cache: Store, path: Path) -> boo
     if _cached(cache, name, path):
         return True
     _compile(program, recipe, path)
-    told = blob_of(path)
-    cache.write_file(f"{name}.{told.sha256}.pt2", path)
-    cache.write(f"{name}.json", json.dumps({"sha256": told.sha256, "size": told.size}).encode())
+    stored = blob_of(path)
+    cache.write_file(f"{name}.{stored.sha256}.pt2", path)
+    cache.write(f"{name}.json", json.dumps({"sha256": stored.sha256, "size": stored.size}).encode())
     return False
 
 
 def _cached(cache: Store, name: str, path: Path) -> bool:
     """Whether the cache had the code, with the bytes that were put there."""
     try:
-        told = json.loads(cache.read(f"{name}.json", limit=4096))
-        cache.read_file(f"{name}.{told['sha256']}.pt2", path)
+        stored = json.loads(cache.read(f"{name}.json", limit=4096))
+        cache.read_file(f"{name}.{stored['sha256']}.pt2", path)
     except (FileNotFoundError, ValueError, KeyError):
         return False
-    if blob_of(path).sha256 == told["sha256"]:
+    if blob_of(path).sha256 == stored["sha256"]:
         return True
     log.warning("torchett: %s/%s is damaged: compiled anew", cache.url, name)
     path.unlink()

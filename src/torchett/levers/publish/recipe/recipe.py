@@ -97,8 +97,8 @@ class Recipe:
 
 def recipe_hash(recipe: Recipe, target: str, sources: Mapping[str, bytes]) -> str:
     """What a recipe is: its target, its settings, and the source of what it is made of."""
-    told = hashlib.sha256(json.dumps([target, recipe.settings()], sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps([target, recipe.settings()], sort_keys=True).encode())
     for name, source in sorted(sources.items()):
-        told.update(f"\n{name} {len(source)}\n".encode())
-        told.update(source)
-    return told.hexdigest()
+        digest.update(f"\n{name} {len(source)}\n".encode())
+        digest.update(source)
+    return digest.hexdigest()

@@ -126,8 +126,8 @@ def _write_examples(model: Any, recipe: Recipe, path: Path) -> list[str]:
 def _checked_inputs(inputs: tuple[Any, ...], recipe: Recipe, batch: int) -> list[str]:
     """The inputs' dtypes; RecipeError if they are not as the recipe declares."""
     dtypes = [str(getattr(one, "dtype", type(one).__name__)) for one in inputs]
-    told = _declared(recipe, dtypes)
-    problem = snapshot.refusal(told["inputs"], told["dims"], inputs)
+    declared = _declared(recipe, dtypes)
+    problem = snapshot.refusal(declared["inputs"], declared["dims"], inputs)
     if problem is not None:
         raise RecipeError(f"recipe: example({batch}) does not fit its inputs: {problem}")
     return dtypes
@@ -169,7 +169,7 @@ def _write_code(served: Any, recipe: Recipe, made: Made, cache: Store, folder: P
 def _describe(folder: Path, recipe: Recipe, aliases: Mapping[str, str], dtypes: list[str]) -> None:
     import torch
 
-    told = {
+    snapshot = {
         "format": "snapshot/1",
         "torch": str(torch.__version__),
         "isa": recipe.isa,
@@ -178,7 +178,7 @@ def _describe(folder: Path, recipe: Recipe, aliases: Mapping[str, str], dtypes: 
         "batches": list(recipe.batches),
         **_declared(recipe, dtypes),
     }
-    (folder / "snapshot.json").write_text(json.dumps(told, indent=1, sort_keys=True))
+    (folder / "snapshot.json").write_text(json.dumps(snapshot, indent=1, sort_keys=True))
 
 
 def _declared(recipe: Recipe, dtypes: list[str]) -> dict[str, Any]:

@@ -66,14 +66,15 @@ class Registry:
             return model.version(int(which))
         if which:
             flip = model.aliases.current(which)
-            if flip is None:
-                known = ", ".join(model.aliases.names()) or "none"
-                raise RegistryError(f"{name} has no alias {which!r}: it has {known}")
-            return model.version(flip.version)
+            if flip is not None:
+                return model.version(flip.version)
         versions = list(model.versions())
         if not versions:
             known = ", ".join(self.models()) or "none"
             raise RegistryError(f"{self.url} has no model {name!r}: it has {known}")
+        if which:
+            known = ", ".join(model.aliases.names()) or "none"
+            raise RegistryError(f"{name} has no alias {which!r}: it has {known}")
         return versions[-1]
 
 

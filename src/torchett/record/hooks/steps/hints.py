@@ -21,14 +21,14 @@ def hints(detector: StepDetector, saves: SaveDetector) -> list[str]:
     unsure, worked = detector.unsure_ns, detector.worked_ns
     if unsure > max(_MOST_UNSURE_NS, _MOST_UNSURE * worked):
         found.append(
-            f"{unsure / 1e9:.1f} s count as effective in which no training was seen (the forward"
-            " pass is no torch.nn.Module's, or a pause lies between two updates of a step): if"
-            f" there was none, {100 * (1 - unsure / worked):.0f}% of the effective time is left;"
-            " mark steps with ett.step(i)"
+            f"{unsure / 1e9:.1f} s count as effective although no training was seen in them (the"
+            " forward pass is not that of a torch.nn.Module, or there is a pause between two"
+            f" updates of a step): without them {100 * (1 - unsure / worked):.0f}% of the effective"
+            " time is left; mark steps with ett.step(i)"
         )
     if saves.resumed_unknown:
         found.append(
-            "a checkpoint was loaded, but not which step it holds: steps are numbered from 0"
-            " again, so that earlier ones count as lost; number them with ett.steps(…, start=)"
+            "a checkpoint was loaded, but its step is not known: steps are numbered from 0 again,"
+            " so earlier ones count as lost; number them with ett.steps(…, start=)"
         )
     return found

@@ -1,7 +1,7 @@
 """Which optimizer's update ends a step, from the order in which several optimizers update.
 
 one optimizer                    each of its updates
-several, in turn (D G D G)       the last of the turn; the first turn is told when it repeats
+several, in turn (D G D G)       the last of the turn; the first turn is recognised when it repeats
 one more often (D D D G D D D)   each update of that one
 one inside another (i o i o)     the outer one's: it ends last
 """
