@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 transformers: Any = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
@@ -88,6 +89,23 @@ def test_what_the_user_resumes_from_counts_where_there_is_no_checkpoint(tmp_path
     trainer.train(resume_from_checkpoint=str(theirs))
     assert watch.steps[0] == 8
     assert ours.checkpointer.durable == {"local": STEPS - 1}
+
+
+def test_what_is_logged_may_be_anything(tmp_path: Path) -> None:
+    """As numbers of numpy, which JSON does not know."""
+
+    class Logs(transformers.TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            state.log_history.append({"one": torch.tensor(0.5), "two": torch.zeros(2)})
+
+    trainer, ours, _ = hf_trainer.made(tmp_path, 5)
+    trainer.add_callback(Logs())
+    trainer.train()
+    assert ours.checkpointer.durable == {"local": 4}
+    trainer, _, watch = hf_trainer.made(tmp_path, 7)
+    trainer.train()
+    assert watch.steps == [5, 6]
+    assert trainer.state.log_history[0]["one"] == 0.5
 
 
 def test_a_second_train_begins_anew_and_saves_nothing(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 python titan_trainer.py FOLDER [KILL_BEFORE]   one of two ranks; it prints the digest of the end
 
-Its Trainer needs CUDA; this loop calls the same parts in the same order (load, train_step,
-maybe_wait_for_staging, save, close), on the CPU.
+Its Trainer (titan_whole.py) needs CUDA; this loop calls the same parts in the same order (load,
+train_step, maybe_wait_for_staging, save, close), on CPUs.
 """
 
 import hashlib

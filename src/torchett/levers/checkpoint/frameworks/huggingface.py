@@ -15,7 +15,6 @@ The state after a step is saved when the next one begins, because the Trainer lo
 after `on_step_end`, and a scheduler may step then.
 """
 
-import dataclasses
 import json
 import logging
 import os
@@ -170,14 +169,22 @@ class Progress:
         self._trainer = trainer
 
     def state_dict(self) -> dict[str, Any]:
-        known = dataclasses.asdict(self._trainer.state)
-        kept = {name: known[name] for name in _PROGRESS if name in known}
-        return {"json": json.dumps(kept, default=float)}
+        now = self._trainer.state
+        kept = {name: getattr(now, name) for name in _PROGRESS if hasattr(now, name)}
+        return {"json": json.dumps(kept, default=_plain)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, value in json.loads(state["json"]).items():
             if hasattr(self._trainer.state, name):
                 setattr(self._trainer.state, name, value)
+
+
+def _plain(value: Any) -> float | str:
+    """What was logged and JSON does not know: a number of numpy's or torch's, or its text."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return str(value)
 
 
 def _refuse(trainer: Any) -> None:
