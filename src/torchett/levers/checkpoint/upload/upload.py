@@ -149,8 +149,7 @@ def _after(storage: Storage, name: str, target: Target) -> None:
     """What follows a durable checkpoint; it stays one if this fails."""
     try:
         committing.move_latest(storage, name)
-        protect = frozenset({name, *unflushed})
-        retain(storage, target.keep, protect)
+        retain(storage, target.keep, frozenset(unflushed), committed=name)
         committing.reached("retained")
     except Exception as error:
         log.warning("torchett: %s is durable, but what follows failed: %s", name, error)
