@@ -146,16 +146,17 @@ class LeftOver:
                         address=(at, keeper.port),
                     )
 
-    def part(self, candidate: Candidate) -> Part:
-        """This rank's part, from the nearest place that has it right."""
+    def part(self, candidate: Candidate, rank: int | None = None) -> Part:
+        """A rank's part (this one's), from the nearest place that has it right."""
         if self._thread is not None:
             self._thread.join()
-        known = self._verified.pop((candidate.token, self._rank), None)
+        rank = self._rank if rank is None else rank
+        known = self._verified.pop((candidate.token, rank), None)
         if known is not None:
             return known
         part, here = Part(), node()
-        mine = [place for place in candidate.places if place.id.rank == self._rank]
-        for place in sorted(mine, key=lambda p: (p.node != here, not p.own)):
+        of_rank = [place for place in candidate.places if place.id.rank == rank]
+        for place in sorted(of_rank, key=lambda p: (p.node != here, not p.own)):
             _try(part, place, candidate.secrets, here)
             if part.sealed is not None:
                 break

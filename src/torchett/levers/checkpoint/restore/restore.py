@@ -127,6 +127,11 @@ def _from_memory(
     assert part.sealed is not None
     try:
         reader = SnapshotReader(part.sealed.head, part.memory)
+        for rank in reader.elsewhere:  # this rank copied a part of what its node held alike
+            of_rank = left.part(one, rank)
+            if of_rank.sealed is None:
+                raise CheckpointError(f"the part of rank {rank}: {'; '.join(of_rank.problems)}")
+            reader.add(rank, of_rank.sealed.head, of_rank.memory)
         own = Stored(
             path=f"the snapshot of step {one.step}",
             reader=reader,
