@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from torchett.levers.checkpoint.staging import live_sum
 from torchett.levers.checkpoint.staging.live_sum import sum_of, weighted_sum
 from torchett.levers.checkpoint.state.division import owners_of
 
@@ -52,28 +53,33 @@ def test_a_piece_that_nobody_copied_is_no_checkpoint(tmp_path: Path) -> None:
 
 
 def test_ranks_have_about_the_same_to_copy() -> None:
-    pieces = [_Index(f"w{n}") for n in range(20)]
-    owners = owners_of({piece: 100 + n for n, piece in enumerate(pieces)}, [4, 5, 7])
-    loads = dict.fromkeys((4, 5, 7), 0)
-    for n, piece in enumerate(pieces):
-        loads[owners[piece]] += 100 + n
+    alike = {f"w{n}": 100 + n for n in range(20)}
+    told = {4: alike, 5: {**alike, "own": 500}, 7: alike}
+    owners = owners_of(told)
+    assert owners.keys() == alike.keys(), "what one rank has is its own"
+    loads = {4: 0, 5: 500, 7: 0}
+    for name, rank in owners.items():
+        loads[rank] += alike[name]
     assert max(loads.values()) - min(loads.values()) < 120
-    again = owners_of({piece: 100 + n for n, piece in [*enumerate(pieces)][::-1]}, [4, 5, 7])
-    assert again == owners
+    backwards = {rank: dict([*told[rank].items()][::-1]) for rank in (7, 5, 4)}
+    assert owners_of(backwards) == owners
 
 
-class _Index:
-    def __init__(self, fqn: str) -> None:
-        self.fqn, self.offset = fqn, (0,)
+def test_what_differs_between_ranks_is_copied_by_each() -> None:
+    told = {0: {"same": 9, "other": 5}, 1: {"same": 9, "another": 5}, 2: {}}
+    assert owners_of(told) == {"same": 0}
 
 
 @pytest.mark.parametrize("sum_up", [sum_of, weighted_sum])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8, torch.int64])
-def test_a_change_of_any_bit_or_place_is_another_sum(sum_up: object, dtype: torch.dtype) -> None:
+def test_a_change_of_any_bit_or_place_is_another_sum(
+    sum_up: object, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert callable(sum_up)
     torch.manual_seed(3)
-    whole = torch.randint(0, 256, (80_003 * dtype.itemsize,), dtype=torch.uint8)
+    whole = torch.randint(0, 256, (80_004 * dtype.itemsize,), dtype=torch.uint8)
     tensor = whole.view(dtype)
+    monkeypatch.setattr(live_sum, "_WORDS", 1024)
     before = int(sum_up(tensor))
     assert int(sum_up(tensor.clone())) == before
     seen = {before}

@@ -23,16 +23,15 @@ def sum_of(tensor: Any) -> Any:
 def weighted_sum(tensor: Any) -> Any:
     """Words of four bytes, each times an odd number of its place, summed where they are.
 
-    An odd number times a word that changed is another number, so no single change is missed.
+    An odd number times a word that changed is another number, so no single change is missed. The
+    tensor is contiguous and begins and ends between two words.
     """
     import torch
 
-    flat = tensor.detach().reshape(-1).view(torch.uint8)
-    flat = torch.nn.functional.pad(flat, (0, -flat.numel() % 4)) if flat.numel() % 4 else flat
-    words = (flat.clone() if flat.storage_offset() % 4 else flat).view(torch.int32)
+    words = tensor.detach().reshape(-1).view(torch.uint8).view(torch.int32)
     count = min(_WORDS, words.numel())
     odd = torch.arange(1, 2 * count, 2, dtype=torch.int32, device=words.device)
-    total = torch.zeros((), dtype=torch.int64, device=words.device)
-    for part in words.split(_WORDS):
-        total = 31 * total + (part * odd[: part.numel()]).sum(dtype=torch.int64)
-    return total
+    parts = [
+        (part * odd[: part.numel()]).sum(dtype=torch.int64) for part in words.split(max(count, 1))
+    ]
+    return torch.stack(parts).mul_(odd[: len(parts)]).sum()

@@ -3,12 +3,14 @@
     rank 0   model.0.weight ▒▒▒  model.2.weight      optimizer … ▒▒▒
     rank 1   model.0.weight      model.2.weight ▒▒▒  optimizer …          ▒▒▒ copied and held
 
-Only large plain tensors are divided, and only where every byte of them is the same: ranks compare
-a digest of all of them first. Buffers of modules may differ, so each rank keeps its own.
+Only large plain tensors are divided, and only those of which every byte is the same: ranks compare
+checksums first. Buffers of modules may come to differ, so each rank keeps its own.
 """
 
 import hashlib
+import json
 import logging
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,7 +22,6 @@ from torchett.levers.checkpoint.store_coordinator import Ranks
 log = logging.getLogger("torchett")
 
 _LARGE = 64 << 10  # bytes; smaller ones are copied by every rank
-_NOTHING = "-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,7 @@ def replicated(pieces: Pieces) -> dict[Any, Any]:
         and item.index.fqn not in pieces.plan.buffers
         and tensor.nbytes > _LARGE
         and tensor.is_contiguous()
+        and (tensor.nbytes | tensor.storage_offset() * tensor.itemsize) % 4 == 0
     }
 
 
@@ -55,34 +57,50 @@ def form_of(found: Mapping[Any, Any]) -> frozenset[Any]:
 def divide(pieces: Pieces | None, ranks: Ranks, here: Sequence[int], number: int) -> Division:
     """The division that the ranks of this node agree on; each of them has to call this."""
     found: dict[Any, Any] = {}
-    said = _NOTHING
+    tokens: dict[str, Any] = {}
     try:
         found = {} if pieces is None else replicated(pieces)
-        said = _digest(found) if found and len(here) > 1 else _NOTHING
+        if len(here) > 1:
+            tokens = {_token(index, tensor): index for index, tensor in found.items()}
     except Exception as error:
         log.debug("torchett: nothing is divided between ranks: %r", error)
     tried = form_of(found)
     if len(here) < 2:
         return Division(number=number, tried=tried)
-    ranks.tell(_key(number, ranks.rank), said)
-    alike = [rank for rank in here if ranks.awaited(_key(number, rank)) == said]
-    if said == _NOTHING or len(alike) < 2:
-        return Division(number=number, tried=tried)
-    sizes = {index: tensor.nbytes for index, tensor in found.items()}
-    return Division(number=number, owners=owners_of(sizes, alike), tried=tried)
+    sizes = {token: found[index].nbytes for token, index in tokens.items()}
+    ranks.tell(_key(number, ranks.rank), json.dumps(sizes))
+    told = {rank: json.loads(ranks.awaited(_key(number, rank))) for rank in here}
+    owners = owners_of(told)
+    return Division(
+        number=number,
+        owners={index: owners[token] for token, index in tokens.items() if token in owners},
+        tried=tried,
+    )
 
 
 def _key(number: int, rank: int) -> str:
     return f"division/{number}/{rank}"
 
 
-def owners_of(sizes: Mapping[Any, int], ranks: Sequence[int]) -> dict[Any, int]:
-    """The largest first, each to the rank that has least; the same on every rank."""
-    loads = dict.fromkeys(ranks, 0)
+def owners_of(told: Mapping[int, Mapping[str, int]]) -> dict[str, int]:
+    """What several ranks have, the largest first, each to the one of them that has least to copy.
+
+    {0: {"a": 9, "b": 5, "c": 4}, 1: {"a": 9, "b": 5, "c": 4}, 2: {"d": 1}}  →  a: 0, b: 1, c: 1
+    """
+    having: dict[str, list[int]] = defaultdict(list)
+    for rank in sorted(told):
+        for token in told[rank]:
+            having[token].append(rank)
+    sizes = {token: told[ranks[0]][token] for token, ranks in having.items()}
+    loads = {
+        rank: sum(size for token, size in have.items() if len(having[token]) == 1)
+        for rank, have in told.items()
+    }
     owners = {}
-    for index in sorted(sizes, key=lambda i: (-sizes[i], i.fqn, tuple(i.offset or ()))):
-        owners[index] = min(loads, key=lambda rank: (loads[rank], rank))
-        loads[owners[index]] += sizes[index]
+    for token in sorted(sizes, key=lambda token: (-sizes[token], token)):
+        if len(having[token]) > 1:
+            owners[token] = min(having[token], key=lambda rank: (loads[rank], rank))
+            loads[owners[token]] += sizes[token]
     return owners
 
 
@@ -113,10 +131,8 @@ def own_part(pieces: Pieces, division: Division, rank: int) -> Pieces:
     )
 
 
-def _digest(found: Mapping[Any, Any]) -> str:
-    """One for all names, forms and bytes."""
-    whole = hashlib.sha256()
-    for index, tensor in sorted(found.items(), key=lambda pair: str(pair[0])):
-        form = (index.fqn, tuple(index.offset or ()), tuple(tensor.shape), str(tensor.dtype))
-        whole.update(repr((form, tensor.device.type, int(sum_of(tensor)))).encode())
-    return whole.hexdigest()
+def _token(index: Any, tensor: Any) -> str:
+    """The same for the same name, form and bytes."""
+    form = (index.fqn, tuple(index.offset or ()), tuple(tensor.shape), str(tensor.dtype))
+    told = repr((form, tensor.device.type, int(sum_of(tensor))))
+    return hashlib.sha256(told.encode()).hexdigest()[:20]
