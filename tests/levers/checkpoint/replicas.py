@@ -169,7 +169,7 @@ def drift(folder: Path, size: int) -> None:
     """Replicas that were divided and are not the same any more are refused when compared."""
 
     def work(rank: int) -> None:
-        training, ckpt, _ = begin(folder, rank)
+        training, ckpt, _ = begin(folder, rank, upload="process")
         training.step(0)
         ckpt.step(0, training.values)
         assert outcome(ckpt, 0, training.values) is None

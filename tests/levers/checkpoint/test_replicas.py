@@ -3,13 +3,15 @@
 import os
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
 import torch
 
-from torchett.levers.checkpoint.staging import live_sum
+from torchett.levers.checkpoint.staging import fence, live_sum
 from torchett.levers.checkpoint.staging.live_sum import sum_of, weighted_sum
+from torchett.levers.checkpoint.staging.staging import Copier, stage
 from torchett.levers.checkpoint.state.division import owners_of
 
 HERE = Path(__file__).parent
@@ -90,3 +92,19 @@ def test_a_change_of_any_bit_or_place_is_another_sum(
             whole[at] ^= bit
     assert len(seen) == 9
     assert int(sum_up(tensor.flip(0).contiguous())) not in seen
+
+
+def test_what_is_summed_where_it_is_is_of_the_moment_of_the_call() -> None:
+    fence.install()
+    model = torch.nn.Linear(300, 300)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(2, 300)).sum().backward()
+    optimizer.step()
+    tensors = {"owned": model.weight.detach(), "free": torch.randn(300, 300)}
+    truth = {key: zlib.crc32(tensor.numpy().tobytes()) for key, tensor in tensors.items()}
+    staged = stage([], [], Copier(), tensors)
+    tensors["free"].zero_()
+    optimizer.step()  # waits for the checksum of the weight
+    staged.wait()
+    fence.forget()
+    assert staged.sums == truth
