@@ -151,7 +151,7 @@ def many_ranks(where: str, ranks: int, requests: "Counter[str] | None") -> dict[
         "store": where.partition("://")[0] if "://" in where else "folder",
         "ranks": ranks,
         "commit s": round(max(took), 3),
-        "of that the server's own s": round(alone[took.index(max(took))], 3),
+        "the server alone s": round(alone[took.index(max(took))], 3),
         "latest and retention s": round(max(after), 3),
         "requests beside the data": max(sent) if requests is not None else "—",
     }
