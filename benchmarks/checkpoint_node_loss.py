@@ -1,9 +1,10 @@
 """Two nodes, one of which is lost whole, again and again: what is restored, from where, how soon.
 
-Nodes are network namespaces with a rank each. All processes of one are killed, trainer and keeper,
-so that its shared memory is gone; the other's trainer is killed as an agent would do. Both begin
-anew, and the lost rank's state comes from the copy that its neighbour holds. Nothing is ever saved
-to storage. Every rank compares what it restored with what the state after that step has to be.
+Nodes are network namespaces with a rank each, or `--ranks`. All processes of one are killed, with
+keepers, so that its shared memory is gone; the other's trainers are killed as an agent would
+do. Both begin anew, and the lost ranks' state comes from the copy that its neighbour holds. Nothing
+is ever saved to storage. Every rank compares what it restored with what the state after that step
+has to be.
 """
 
 import json
@@ -42,14 +43,16 @@ def rank_main(where: str, mib: int, every: int) -> None:
     tensors = max(1, mib * (1 << 20) // (4 * WIDTH))
     state: dict[str, Any] = {
         f"of rank {rank}": {f"w{n}": torch.zeros(WIDTH) for n in range(tensors)},
+        "alike": {f"w{n}": torch.zeros(WIDTH) for n in range(tensors)},
         "shared": torch.zeros(1000),
     }
     ckpt = Checkpointer(where, every=10**9, snapshot_every=every)
     began_s = time.monotonic()
     first = ckpt.restore(state)
     ended_s = time.monotonic()
-    mine = state[f"of rank {rank}"]
+    mine, alike = state[f"of rank {rank}"], state["alike"]
     right = all(bool((mine[f"w{n}"] == value(first - 1, rank, n)).all()) for n in range(tensors))
+    right &= all(bool((alike[f"w{n}"] == value(first - 1, 99, n)).all()) for n in range(tensors))
     right &= bool((state["shared"] == max(first - 1, 0)).all())
     said = {"first": first, "tier": ckpt._restored_tier, "right": right or first == 0}
     print(
@@ -60,6 +63,7 @@ def rank_main(where: str, mib: int, every: int) -> None:
         time.sleep(STEP_S)
         for n in range(tensors):
             mine[f"w{n}"].fill_(value(step, rank, n))
+            alike[f"w{n}"].fill_(value(step, 99, n))  # on all ranks: one of a node copies it
         state["shared"].fill_(step)
         ckpt.step(step, state)
         print(json.dumps({"step": step}), flush=True)
@@ -113,16 +117,20 @@ def kill_node(name: str) -> None:
 
 
 class Ranks:
-    """The ranks of one attempt, one a node, with what they say."""
+    """The ranks of one attempt, as many a node, with what they say."""
 
-    def __init__(self, names: list[str], where: Path, port: int, mib: int, every: int) -> None:
+    def __init__(
+        self, names: list[str], count: int, where: Path, port: int, mib: int, every: int
+    ) -> None:
         tool, tag = shutil.which("ip") or "/usr/sbin/ip", os.getpid() % 100_000
         self.processes, self.files = [], []
-        for rank, name in enumerate(names):
+        for rank in range(count * len(names)):
+            node, name = rank // count, names[rank // count]
             env = os.environ | {
-                "ETT_DISABLE": "1", "OMP_NUM_THREADS": "1", "RANK": str(rank), "WORLD_SIZE": "2",
-                "MASTER_ADDR": "10.214.0.1", "MASTER_PORT": str(port), "LOCAL_WORLD_SIZE": "1",
-                "GLOO_SOCKET_IFNAME": f"ck{tag}{'ab'[rank]}", "ETT_LAUNCHER": str(os.getpid()),
+                "ETT_DISABLE": "1", "OMP_NUM_THREADS": "1", "RANK": str(rank),
+                "WORLD_SIZE": str(count * len(names)), "LOCAL_WORLD_SIZE": str(count),
+                "MASTER_ADDR": "10.214.0.1", "MASTER_PORT": str(port),
+                "GLOO_SOCKET_IFNAME": f"ck{tag}{'ab'[node]}", "ETT_LAUNCHER": str(os.getpid()),
             }  # fmt: skip
             said = where / f"said-{rank}"
             with said.open("w") as file:
@@ -148,37 +156,37 @@ class Ranks:
             time.sleep(0.02)
 
 
-def run(times: int, mib: int, every: int, seed: int) -> list[dict[str, Any]]:
+def run(times: int, mib: int, every: int, seed: int, count: int) -> list[dict[str, Any]]:
     """A row for each loss of a node."""
     rng, rows = random.Random(seed), []
     where = Path(tempfile.mkdtemp(prefix="ett-node-loss-"))
     with two_nodes() as names:
         port = 29_000 + os.getpid() % 900
-        ranks = Ranks(names, where, port, mib, every)
+        ranks = Ranks(names, count, where, port, mib, every)
         reached = 0
         for number in range(times):
             ranks.wait_for(reached + 3 * every + rng.randrange(every))
             lost = rng.randrange(2)
             kill_node(names[lost])
             at = ranks.steps()
-            ranks.processes[1 - lost].kill()
             for process in ranks.processes:
+                process.kill()
                 process.wait()
             port += 1
-            ranks = Ranks(names, where, port, mib, every)
+            ranks = Ranks(names, count, where, port, mib, every)
             ranks.wait_for(0)
-            first = [ranks.said(rank)[0] for rank in range(2)]
+            first = [ranks.said(rank)[0] for rank in range(2 * count)]
             reached = first[0]["first"]
             rows.append(
                 {
                     "loss": number,
-                    "lost rank": lost,
+                    "lost node": lost,
                     "at step": at,
                     "resumed at": first[0]["first"],
                     "lost steps": at - first[0]["first"] + 1,
                     "tiers": [one["tier"] for one in first],
                     "right": all(one["right"] for one in first)
-                    and first[0]["first"] == first[1]["first"],
+                    and len({one["first"] for one in first}) == 1,
                     "again_s": round(max(one["again_s"] for one in first), 2),
                     "restore_s": round(max(one["restore_s"] for one in first), 2),
                 }
@@ -192,18 +200,27 @@ def main() -> None:
 
     parser = options(__doc__ or "")
     parser.add_argument("--times", type=int, help="how many losses (20; --quick: 2)")
-    parser.add_argument("--mib", type=int, default=64, help="of state a rank")
+    parser.add_argument(
+        "--mib",
+        type=int,
+        default=64,
+        help="of state a rank has of its own, and as much that all have",
+    )
     parser.add_argument("--every", type=int, default=20, help="steps between two snapshots")
+    parser.add_argument("--ranks", type=int, default=1, help="of a node")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     times = args.times or (2 if args.quick else 20)
-    rows = run(times, args.mib, args.every, args.seed)
+    rows = run(times, args.mib, args.every, args.seed, args.ranks)
     wrong = sum(not row["right"] for row in rows)
     again = max(row["again_s"] for row in rows)
     most = max(row["lost steps"] for row in rows)
     report = Report(
         "a node is lost with its memory",
-        facts={"state": f"{args.mib} MiB a rank", "snapshots": f"every {args.every} steps"},
+        facts={
+            "state": f"{args.mib} MiB a rank and {args.mib} that all ranks have",
+            "snapshots": f"every {args.every} steps",
+        },
     )
     columns = [Column(name, name, str) for name in rows[0]]
     report.sheets = [Sheet("losses", columns, rows)]

@@ -3,10 +3,13 @@
 The server stalls for minutes while the job trains on; it answers 503; it loses a part of a file.
 Later saves have to be durable, and nothing that is listed may be damaged. Then a commit of many
 ranks' files, as the server counts its requests: the files lie there before, so that only what rank
-0 does beside the data is timed.
+0 does beside the data is timed. Beside each commit stands the server's own share of it: the same
+listing and the same put, sent with `http.client` and not parsed.
 """
 
+import http.client
 import logging
+import os
 import sys
 import tempfile
 import time
@@ -98,6 +101,32 @@ def put_files(storage: Any, step: int, ranks: int) -> tuple[str, Any]:
     return place, make_manifest(step, ranks, ranks, dict.fromkeys(names, told), None, ())
 
 
+def store_alone_s(storage: Any, place: str, data: bytes) -> float:
+    """Seconds of a raw listing and a raw put, as large as a commit's."""
+    root = Path(getattr(storage, "path", "/"))
+    if storage.root.startswith("s3://"):
+        bucket, _, job = storage.root.removeprefix("s3://").partition("/")
+        address = storage._fs.endpoint_url or storage._fs.client_kwargs["endpoint_url"]
+        began = time.monotonic()
+        link = http.client.HTTPConnection(address.partition("://")[2])
+        query = f"list-type=2&prefix={job}/{place}/&delimiter=/"
+        for verb, path, body in (
+            ("GET", f"/{bucket}?{query}", None),
+            ("PUT", f"/{bucket}/{job}/raw", data),
+        ):
+            link.request(verb, path, body)
+            link.getresponse().read()
+    else:
+        began = time.monotonic()
+        with os.scandir(root / place) as found:
+            assert sum(entry.stat().st_size for entry in found)
+        with open(root / "raw", "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+    return time.monotonic() - began
+
+
 def many_ranks(where: str, ranks: int, requests: "Counter[str] | None") -> dict[str, Any]:
     """The slowest of four commits, with `latest` and retention, when two are kept."""
     from torchett.levers.checkpoint.stored.retention import Keep, retain
@@ -105,22 +134,24 @@ def many_ranks(where: str, ranks: int, requests: "Counter[str] | None") -> dict[
     from torchett.levers.checkpoint.upload import commit
 
     storage = open_storage(where)
-    took, sent, after = [], [], []
+    took, sent, after, alone = [], [], [], []
     for step in (1, 3, 5, 7):
         place, made = put_files(storage, step, ranks)
+        alone.append(store_alone_s(storage, place, made.to_bytes()))
         if requests is not None:
             requests.clear()
         began = time.monotonic()
         name = commit.commit(storage, place, made)
         took.append(time.monotonic() - began)
         commit.move_latest(storage, name)
-        retain(storage, Keep(last=2), frozenset({name}))
+        retain(storage, Keep(last=2), committed=name)
         after.append(time.monotonic() - began - took[-1])
         sent.append(requests.total() if requests is not None else 0)
     return {
         "store": where.partition("://")[0] if "://" in where else "folder",
         "ranks": ranks,
         "commit s": round(max(took), 3),
+        "the server alone s": round(alone[took.index(max(took))], 3),
         "latest and retention s": round(max(after), 3),
         "requests beside the data": max(sent) if requests is not None else "—",
     }

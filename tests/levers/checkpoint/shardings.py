@@ -208,6 +208,18 @@ def ddp(rank: int, size: int) -> Job:
     )
 
 
+def ddp_large(rank: int, size: int) -> Job:
+    """Tensors that are large enough to be divided between the ranks of a node."""
+    model = nn.parallel.DistributedDataParallel(
+        nn.Sequential(
+            nn.Linear(12, 2000), nn.BatchNorm1d(2000), nn.Linear(2000, 12), nn.Linear(12, 1500)
+        )
+    )
+    return Job(
+        {"model": model, "optimizer": adamw(model)}, lambda n: model(batch(n + rank)).square().sum()
+    )
+
+
 def sharded_tensor(rank: int, size: int) -> Job:
     """Rows of a table, as TorchRec shards them."""
     from torch.distributed._shard.sharded_tensor import Shard, init_from_local_shards
@@ -365,7 +377,7 @@ SHARDINGS: dict[str, Callable[[int, int], Job]] = {
     made.__name__: made
     for made in (
         fsdp2, tp, fsdp2_tp, tp_ddp, hsdp, pipeline, pipeline_keys, pipeline_fsdp2, ddp,
-        sharded_tensor, float8, ema, tied, sgd, zero, torchdata,
+        ddp_large, sharded_tensor, float8, ema, tied, sgd, zero, torchdata,
         fsdp1, local_names, local_names_fsdp2, unnamed, subclass, listed,
     )
 }  # fmt: skip

@@ -11,7 +11,9 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.timeout(240)
-def test_a_lost_node_comes_back_from_its_neighbours_copy() -> None:
+@pytest.mark.parametrize("ranks", [1, 2])  # of a node: two divide what they hold alike
+def test_a_lost_node_comes_back_from_its_neighbours_copy(ranks: int) -> None:
+    every = 5 * ranks
     probe = subprocess.run(
         [sys.executable, "-c", "import checkpoint_node_loss as b\nwith b.two_nodes(): pass"],
         cwd=ROOT / "benchmarks",
@@ -20,11 +22,21 @@ def test_a_lost_node_comes_back_from_its_neighbours_copy() -> None:
     if probe.returncode:
         pytest.skip("network namespaces cannot be made here")
     command = [sys.executable, str(ROOT / "benchmarks" / "checkpoint_node_loss.py")]
-    command += ["--times", "1", "--mib", "4", "--every", "5", "--json"]
+    command += [
+        "--times",
+        "1",
+        "--mib",
+        "2",
+        "--every",
+        str(every),
+        "--json",
+        "--ranks",
+        str(ranks),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=220)
     assert done.stdout.strip(), done.stderr
     (row,) = json.loads(done.stdout)["tables"]["losses"]
     assert row["right"]
-    assert row["tiers"] == ["neighbour", "neighbour"]
+    assert row["tiers"] == ["neighbour"] * 2 * ranks
     assert row["resumed at"] > 0
-    assert row["lost steps"] <= 2 * 5
+    assert row["lost steps"] <= 2 * every

@@ -20,6 +20,10 @@ EVERYDAY = {
     "tensor parallel": ["tp:2:1", "tp_ddp:4:1"],
     "pipeline stages": ["pipeline:2:3", "pipeline:2:1", "pipeline_keys:2:1", "pipeline_fsdp2:4:2"],
     "what is the same on all ranks, or should be": ["ddp:2:2", "zero:2:3", "float8:2:1", "ema:2:1"],
+    "what the ranks of a node divide": [
+        "ddp_large:2:2", "ddp_large:2:1", "ddp_large:2:3", "ddp_large:4:4", "ddp_large:4:2",
+        "ddp_large:1:2",
+    ],
     "tables, tied and frozen weights, no state": ["sharded_tensor:2:1", "tied:2:1", "sgd:1:2"],
     "refused": [
         "fsdp1:2:2", "local_names:2:2", "local_names_fsdp2:4:4", "unnamed:2:2", "subclass:1:1",

@@ -8,7 +8,7 @@ beside it                     ├ whole ─ checksum ─ neighbour's copy      e
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -78,6 +78,7 @@ class SaveSession:
         self._uploading: int | None = None  # buffer of the last save
         self._decisions = self._uploads = 0
         self._compared = ""  # the plan of the last save
+        self._divided = ""  # the wish for another division that was fulfilled last
         self._beside_save = self._beside_snapshot = False  # the step under way
 
     def _uploader(self) -> Uploader:
@@ -172,12 +173,14 @@ class SaveSession:
             self.schedule.defer(step)
             return
         with blocked(account) if account else nullcontext():
-            mark, stamp, generation, by, before = said.split()
+            mark, generation, by, stamp, before, division = said.split()
             self.saves.wait()
             self.snapshots.wait()
             self._events.saved_step = step
             self.schedules.save_begins()
-            index, snapshot = self._take(step, state, stamp, before == "whole")
+            self._divide(state, int(division))
+            whole = before == "whole"
+            index, snapshot = self._take(step, state, stamp, whole, self._compares)
             self._upload(step, metric, mark, int(generation), by == "thread", index, snapshot)
         if save_cost is not None:  # a thread costs more than the process that comes after it
             called_s = time.monotonic() - began
@@ -198,8 +201,9 @@ class SaveSession:
             return
         assert self.tier is not None
         with blocked("checkpoint_blocked"):
-            stamp, before = said.split()
+            stamp, before, division = said.split()
             self.snapshots.wait()
+            self._divide(state, int(division))
             self.schedules.snapshot_begins(self.tier.seconds, self.tier.cpu_s)
             _, snapshot = self._take(step, state, stamp, before == "whole")
         if save_cost is not None:
@@ -221,7 +225,7 @@ class SaveSession:
                 return "later"
             before = "failed"  # it is late by a minute
         generation = self.ranks.count("generation")
-        return f"{token()} {_stamp()} {generation} {self._by_whom()} {before}"
+        return f"{token()} {generation} {self._by_whom()} {_stamp()} {before} {self._division()}"
 
     def _by_whom(self) -> str:
         """A thread until the upload process is ready.
@@ -235,7 +239,15 @@ class SaveSession:
         if self.tier is None or not self.snapshots.ready or not self.tier.has_room(self._busy()):
             return "later"
         before = self._before(0.0)
-        return "later" if before is None else f"{_stamp()} {before}"
+        return "later" if before is None else f"{_stamp()} {before} {self._division()}"
+
+    def _division(self) -> int:
+        """The number of the division to keep to: another one if any rank has asked for it."""
+        wanted, now = self.snapshots.wanted(), self.snapshots.division
+        if wanted == self._divided:
+            return now
+        self._divided = wanted
+        return now + 1
 
     def _before(self, patience_s: float) -> str | None:
         """Whether the snapshot before is whole on all ranks; None if it is not settled yet."""
@@ -252,19 +264,36 @@ class SaveSession:
         """The buffer that an upload reads."""
         return self._uploading if self.saves.busy else None
 
+    def _divide(self, state: State, number: int) -> None:
+        if number != self.snapshots.division:
+            self.snapshots.divide(state, number)
+
+    def _compares(self, plan_id: str) -> bool:
+        """Whether the next save compares what ranks hold alike.
+
+        A checksum of all bytes is not cheap: for each new plan, then ever more rarely.
+        """
+        often = (self._uploads + 1) & self._uploads == 0
+        return self.ranks.size > 1 and (often or plan_id != self._compared)
+
     def _take(
-        self, step: int, state: State, stamp: str, before_is_whole: bool
+        self,
+        step: int,
+        state: State,
+        stamp: str,
+        before_is_whole: bool,
+        compares: Callable[[str], bool] = lambda plan_id: False,
     ) -> tuple[int, Snapshot]:
         """Begin to copy into the next buffer; other ranks count on this one."""
         if self.tier is None:
-            return 0, self.snapshots.take(state)
+            return 0, self.snapshots.take(state, 0, compares)
         index = self.tier.next_buffer(before_is_whole, self._busy())
         if index is None:
             self.saves.wait()
             index = self.tier.next_buffer(before_is_whole, None)
         assert index is not None
         self.tier.copies_into(index)
-        snapshot = self.snapshots.take(state, index)
+        snapshot = self.snapshots.take(state, index, compares)
         ranks = self.ranks
         id = SnapshotId(token=stamp, step=step, rank=ranks.rank, world_size=ranks.size)
         self.tier.taken(index, id, snapshot)
@@ -281,10 +310,8 @@ class SaveSession:
         taken: Snapshot,
     ) -> None:
         """Hand the copy to the background."""
+        compare = taken.is_summed and self._compares(taken.plan_id)
         self._uploads += 1
-        # A checksum of all bytes is not cheap: for each new plan, then ever more rarely.
-        often = self._uploads & (self._uploads - 1) == 0
-        compare = self.ranks.size > 1 and (often or taken.plan_id != self._compared)
         self._compared = taken.plan_id
         job = Job(
             step=step,

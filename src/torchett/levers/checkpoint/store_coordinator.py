@@ -42,6 +42,9 @@ class Ranks(Protocol):
     def told(self, key: str) -> str | None:
         """A value if it has been told."""
 
+    def awaited(self, key: str) -> str:
+        """A value, once it has been told."""
+
     def told_all(self, keys: list[str]) -> list[str | None]:
         """The values of many keys, by as few requests as can be."""
 
@@ -93,6 +96,9 @@ class Alone:
 
     def told(self, key: str) -> str | None:
         return self._values.get(key)
+
+    def awaited(self, key: str) -> str:
+        return self._values[key]
 
     def told_all(self, keys: list[str]) -> list[str | None]:
         return [self.told(key) for key in keys]
@@ -173,6 +179,9 @@ class StoreCoordinator:
 
     def told(self, key: str) -> str | None:
         return self._store.get(key).decode() if self._store.check([key]) else None
+
+    def awaited(self, key: str) -> str:
+        return str(self._store.get(key).decode())
 
     def told_all(self, keys: list[str]) -> list[str | None]:
         if self._store.check(keys):

@@ -117,16 +117,21 @@ def _from_memory(
     from torchett.levers.checkpoint.restore.snapshot_reader import SnapshotReader
 
     part, error = left.part(one), None
-    told = ranks.gather((part.where, part.problems))
-    said = [f"rank {r}: {problem}" for r, (_, wrong) in enumerate(told) for problem in wrong]
+    told = ranks.gather((part.where, part.problems, part.place))
+    said = [f"rank {r}: {problem}" for r, (_, wrong, _) in enumerate(told) for problem in wrong]
     if ranks.rank == 0 and said:
         log.warning("torchett: of step %d in memory, %s", one.step, "; ".join(said)[:800])
     refused += [f"step {one.step} in memory: {problem}" for problem in said]
-    if any(where is None for where, _ in told):
+    if any(where is None for where, *_ in told):
         return None
     assert part.sealed is not None
     try:
         reader = SnapshotReader(part.sealed.head, part.memory)
+        for rank in reader.elsewhere:  # this rank copied a part of what its node held alike
+            of_rank = left.part_of(one, rank, told[rank][2])
+            if of_rank.sealed is None:
+                raise CheckpointError(f"the part of rank {rank}: {'; '.join(of_rank.problems)}")
+            reader.add(rank, of_rank.sealed.head, of_rank.memory)
         own = Stored(
             path=f"the snapshot of step {one.step}",
             reader=reader,
@@ -143,7 +148,7 @@ def _from_memory(
         if ranks.rank == 0:
             log.warning("torchett: step %d in memory is not used: %s", one.step, wrong[0])
         return None
-    tiers = Counter(str(where) for where, _ in told)
+    tiers = Counter(str(where) for where, *_ in told)
     return Restored(
         step=one.step,
         tier="neighbour" if tiers["neighbour"] else "memory",

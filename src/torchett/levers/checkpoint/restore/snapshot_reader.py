@@ -1,6 +1,7 @@
 """DCP's reader of a snapshot in memory: one rank's own part, where it was copied to.
 
-Its metadata is made of this rank's plan alone, so it serves a rank that is sharded as the one that
+Of what all ranks of a node held alike, each has copied a part: their parts are added to it. Its
+metadata is made of this rank's plan alone, so it serves a rank that is sharded as the one that
 wrote it. What is asked for beyond that is an error, never left as it was.
 """
 
@@ -25,15 +26,25 @@ class SnapshotReader(StorageReader):  # type: ignore[misc]
 
     def __init__(self, head: bytes, memory: Any) -> None:
         super().__init__()
-        planned, blobs, self.per_rank = pickle.loads(head)
-        plan, slots = pickle.loads(planned)
-        tensors = [i.index for i in plan.items if i.type != WriteItemType.BYTE_IO]
+        plan, slots, blobs, self.per_rank = _opened(head)
         values = [i.index for i in plan.items if i.type == WriteItemType.BYTE_IO]
-        self._slots = dict(zip(tensors, slots, strict=True))
+        self._slots = {index: (slot, memory) for index, slot in slots.items()}
         self._blobs = dict(zip(values, blobs, strict=True))
-        self._memory = memory
+        self._elsewhere = plan.elsewhere
         _, metadata = create_default_global_save_plan([plan])
         self._metadata = replace(metadata, planner_data=plan.planner_data)
+
+    @property
+    def elsewhere(self) -> list[int]:
+        """The ranks whose parts hold the rest of what this rank had."""
+        return sorted(set(self._elsewhere.values()))
+
+    def add(self, rank: int, head: bytes, memory: Any) -> None:
+        """Another rank's part of the same snapshot, verified as well."""
+        slots = _opened(head)[1]
+        for index, owner in self._elsewhere.items():
+            if owner == rank and index in slots:
+                self._slots[index] = (slots[index], memory)
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Any:
         return self._metadata
@@ -61,8 +72,11 @@ class SnapshotReader(StorageReader):  # type: ignore[misc]
             if item.type == LoadItemType.BYTE_IO:
                 planner.load_bytes(item, io.BytesIO(self._blobs[item.storage_index]))
                 continue
-            slot = self._slots[item.storage_index]
-            view = narrow(slot.view(self._memory), item.storage_offsets, item.lengths)
+            found = self._slots.get(item.storage_index)
+            if found is None:
+                raise StateMismatch(f"{item.dest_index.fqn} is in no rank's part")
+            slot, memory = found
+            view = narrow(slot.view(memory), item.storage_offsets, item.lengths)
             target = planner.resolve_tensor(item).detach()
             if target.size() != view.size():
                 raise StateMismatch(
@@ -86,6 +100,18 @@ class SnapshotReader(StorageReader):  # type: ignore[misc]
         future: Any = torch.futures.Future()
         future.set_result(None)
         return future
+
+
+def _opened(head: bytes) -> tuple[Any, dict[Any, Any], list[bytes], tuple[str, ...]]:
+    """The plan, where each tensor of this part lies, the small values, what is per rank."""
+    planned, blobs, per_rank = pickle.loads(head)
+    plan, slots = pickle.loads(planned)
+    copied = (
+        i.index
+        for i in plan.items
+        if i.type != WriteItemType.BYTE_IO and i.index not in plan.elsewhere
+    )
+    return plan, dict(zip(copied, slots, strict=True)), blobs, per_rank
 
 
 def _numbers_here(value: Any) -> int | None:

@@ -18,11 +18,13 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from torchett.levers.checkpoint.errors import CheckpointError
 from torchett.levers.checkpoint.staging import fence
+from torchett.levers.checkpoint.staging.live_sum import sum_of
 from torchett.levers.checkpoint.torch_names import (
     apart_again,
     copy_all,
@@ -43,6 +45,8 @@ class Staged:
     def __init__(self) -> None:
         self.blocked_ns = 0
         self.cpu_s = 0.0  # of the thread that copies
+        self.sums: dict[Any, int] = {}
+        self._sums_on_gpu: list[tuple[list[Any], Any]] = []
         self._kept: list[Any] = []  # alive until they are copied
         self._sources: list[Any] = []  # of these, what must not change before
         self._versions: list[int] = []
@@ -95,9 +99,11 @@ class Staged:
                     event.synchronize()
                 for slots, tensors in self._gathered:
                     _copy(slots, tensors)
+                for keys, sums in self._sums_on_gpu:
+                    self.sums.update(zip(keys, sums.tolist(), strict=True))
                 self._copies.wait()
                 self._check()
-                self._kept = self._sources = self._gathered = []
+                self._kept = self._sources = self._gathered = self._sums_on_gpu = []
                 self._whole = True
         if self._error is not None:
             raise CheckpointError(self._error)
@@ -129,6 +135,19 @@ class Staged:
         """Small tensors that go through memory of their own, on their way there."""
         self._gathered.append((slots, tensors))
 
+    def summed(self, to_sum: Mapping[Any, Any]) -> None:
+        """Take the checksums of tensors as they are now, in the order of the stream."""
+        import torch
+
+        if not to_sum:
+            return
+        sums = [sum_of(tensor) for tensor in to_sum.values()]
+        if isinstance(sums[0], int):
+            self.sums.update(zip(to_sum, sums, strict=True))
+        else:
+            on_cpu = torch.stack(sums).to("cpu", non_blocking=True)
+            self._sums_on_gpu.append(([*to_sum], on_cpu))
+
     def copied(self) -> None:
         """The thread is done."""
         self._copies.set()
@@ -154,40 +173,78 @@ class Staged:
         self._versions += [version_of(tensor) for tensor in sources]
 
 
-def stage(tensors: Sequence[Any], slots: Sequence[Any], copier: "Copier") -> Staged:
-    """Begin to copy each tensor into its slot."""
+@dataclass(slots=True)
+class _Group:
+    """Tensors of one device that are staged at the same time, and those to be summed only."""
+
+    to: list[Any] = field(default_factory=list)
+    of: list[Any] = field(default_factory=list)
+    sums: dict[Any, Any] = field(default_factory=dict)
+
+    @property
+    def sources(self) -> list[Any]:
+        return [*self.of, *self.sums.values()]
+
+
+def stage(
+    tensors: Sequence[Any],
+    slots: Sequence[Any],
+    copier: "Copier",
+    to_sum: Mapping[Any, Any] | None = None,
+) -> Staged:
+    """Begin to copy each tensor into its slot, and to take the checksums of those `to_sum`."""
     import torch
 
-    staged = Staged()
-    guarded, here = fence.guarded(), torch.device("cpu")
-    groups: dict[tuple[Any, bool], tuple[list[Any], list[Any]]] = defaultdict(lambda: ([], []))
-    for tensor, slot, address in zip(tensors, slots, fence.addresses(tensors), strict=True):
-        to, of = groups[tensor.device if tensor.is_cuda else here, address in guarded]
-        to.append(slot)
-        of.append(tensor)
+    staged, here = Staged(), torch.device("cpu")
+    groups = _grouped(tensors, slots, to_sum or {})
     now, thread = groups.pop((here, False), None), groups.pop((here, True), None)
     with torch.no_grad():
         for device in {device for device, _ in groups}:
             side = copier.stream(device)
             compute = torch.cuda.current_stream(device)
             side.wait_event(compute.record_event())
-            to, of = groups[device, False]
-            if to:
+            first = groups[device, False]
+            if first.sources:
                 with torch.cuda.stream(side):
-                    copy_all(to, of, non_blocking=True)
+                    if first.to:
+                        copy_all(first.to, first.of, non_blocking=True)
+                    staged.summed(first.sums)
                 compute.wait_event(side.record_event())
-                staged._kept += of  # fenced already: it may change as it likes
-            to, of = groups[device, True]
-            staged._late(of)
-            copier.issue(to, of, staged, device)
+                staged._kept += first.sources  # fenced already: they may change as they like
+            staged._late(groups[device, True].sources)
+            copier.issue(groups[device, True], staged, device)
         if now is not None:
-            copy_all(*now)
+            if now.to:
+                copy_all(now.to, now.of)
+            staged.summed(now.sums)
     if thread is not None:
-        staged._late(thread[1])
+        staged._late(thread.sources)
         staged._copies.clear()
-        copier.copy(*thread, staged)
+        copier.copy(thread, staged)
     fence.before_next_step(staged.fence)
     return staged
+
+
+def _grouped(
+    tensors: Sequence[Any], slots: Sequence[Any], to_sum: Mapping[Any, Any]
+) -> dict[tuple[Any, bool], _Group]:
+    """By device, and by whether an optimizer owns them: these may be read late."""
+    import torch
+
+    guarded, here = fence.guarded(), torch.device("cpu")
+    groups: dict[tuple[Any, bool], _Group] = defaultdict(_Group)
+
+    def group_of(tensor: Any, address: int) -> _Group:
+        return groups[tensor.device if tensor.is_cuda else here, address in guarded]
+
+    for tensor, slot, address in zip(tensors, slots, fence.addresses(tensors), strict=True):
+        group = group_of(tensor, address)
+        group.to.append(slot)
+        group.of.append(tensor)
+    summed = [*to_sum.values()]
+    for key, tensor, address in zip(to_sum, summed, fence.addresses(summed), strict=True):
+        group_of(tensor, address).sums[key] = tensor
+    return groups
 
 
 class Copier:
@@ -203,7 +260,7 @@ class Copier:
             self._streams[device] = torch.cuda.Stream(device)
         return self._streams[device]
 
-    def issue(self, slots: list[Any], tensors: list[Any], staged: Staged, device: Any) -> None:
+    def issue(self, group: _Group, staged: Staged, device: Any) -> None:
         """Queue copies on the side stream from a thread: torch does it without the GIL."""
         import torch
 
@@ -214,9 +271,10 @@ class Copier:
             done = torch.cuda.Event(blocking=True)
             try:
                 with torch.no_grad(), torch.cuda.stream(side):
-                    large = _gather(slots, tensors, staged)
+                    large = _gather(group.to, group.of, staged)
                     if large[0]:
                         copy_all(*large, non_blocking=True)
+                    staged.summed(group.sums)
             except Exception as error:
                 staged.failed(f"staging failed: {error}")
             finally:
@@ -225,12 +283,13 @@ class Copier:
 
         threading.Thread(target=work, name="ett-issue", daemon=True).start()
 
-    def copy(self, slots: list[Any], tensors: list[Any], staged: Staged) -> None:
+    def copy(self, group: _Group, staged: Staged) -> None:
         """Copy on a thread of its own."""
 
         def work() -> None:
             try:
-                _copy(slots, tensors)
+                _copy(group.to, group.of)
+                staged.summed(group.sums)
             except Exception as error:
                 staged.failed(f"staging failed: {error}")
             finally:

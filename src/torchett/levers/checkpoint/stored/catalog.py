@@ -67,15 +67,13 @@ def entries(storage: Storage) -> list[Entry]:
 
 
 def read_manifest(storage: Storage, name: str) -> Manifest:
-    with storage.read(f"{name}/{manifest.NAME}") as stream:
-        return Manifest.from_bytes(stream.read())
+    return Manifest.from_bytes(storage.contents(f"{name}/{manifest.NAME}"))
 
 
 def latest(storage: Storage) -> str | None:
     """The name that `latest` holds: the newest checkpoint that was durable."""
     try:
-        with storage.read(LATEST) as stream:
-            return str(stream.read().decode().strip()) or None
+        return storage.contents(LATEST).decode().strip() or None
     except (FileNotFoundError, UnicodeDecodeError):
         return None
 

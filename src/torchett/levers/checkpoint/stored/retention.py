@@ -24,13 +24,18 @@ class Keep:
             raise ValueError(f"keep: last={self.last}, but the newest checkpoint has to stay")
 
 
-def doomed(found: Sequence[Entry], keep: Keep) -> list[Entry]:
+def doomed(found: Sequence[Entry], keep: Keep, listed: str | None = None) -> list[Entry]:
     """What retention deletes of `found` (newest first): only ever checkpoints that are whole.
 
     A checkpoint counts among the last only if all its files are there at their full length, so
-    that good ones are not deleted for the sake of bad ones.
+    that good ones are not deleted for the sake of bad ones. The one named `listed` was looked at
+    right before, by its commit.
     """
-    good = [entry for entry in found if entry.manifest is not None and not sizes_differ(entry)]
+    good = [
+        entry
+        for entry in found
+        if entry.manifest is not None and (entry.name == listed or not sizes_differ(entry))
+    ]
     kept = {entry.name for entry in good[: keep.last]}
     if keep.every:
         reached = -1
@@ -45,9 +50,15 @@ def doomed(found: Sequence[Entry], keep: Keep) -> list[Entry]:
     return [entry for entry in good if entry.name not in kept and not entry.pinned]
 
 
-def retain(storage: Storage, keep: Keep, protect: frozenset[str] = frozenset()) -> list[str]:
-    """Names of what was deleted."""
-    names = [entry.name for entry in doomed(entries(storage), keep) if entry.name not in protect]
+def retain(
+    storage: Storage,
+    keep: Keep,
+    protect: frozenset[str] = frozenset(),
+    committed: str | None = None,
+) -> list[str]:
+    """Names of what was deleted; `committed` is the checkpoint that is new, which stays."""
+    found = doomed(entries(storage), keep, committed)
+    names = [e.name for e in found if e.name not in protect and e.name != committed]
     for name in names:
         storage.delete(name)
     return names

@@ -79,6 +79,9 @@ class Storage(Protocol):
     def read(self, path: str) -> Any:
         """A context with a stream from a file."""
 
+    def contents(self, path: str) -> bytes:
+        """A small file that is not empty, by one request; FileNotFoundError without one."""
+
     def size(self, path: str) -> int:
         """Bytes of a file; FileNotFoundError without one."""
 
@@ -154,6 +157,9 @@ class Folder:
     def read(self, path: str) -> Iterator[IO[bytes]]:
         with open(self.path / path, "rb") as stream:
             yield stream
+
+    def contents(self, path: str) -> bytes:
+        return (self.path / path).read_bytes()
 
     def size(self, path: str) -> int:
         return (self.path / path).stat().st_size
@@ -263,6 +269,10 @@ class ObjectStore:
     def read(self, path: str) -> Iterator[IO[bytes]]:
         with self._fs.open(f"{self._path}/{path}", "rb") as stream:
             yield stream
+
+    def contents(self, path: str) -> bytes:
+        # With a start, s3fs does not ask for the size first.
+        return bytes(self._fs.cat_file(f"{self._path}/{path}", start=0))
 
     def size(self, path: str) -> int:
         return int(self._fs.size(f"{self._path}/{path}"))

@@ -185,7 +185,7 @@ def _commit(flush: Flush, manifest: Manifest, place: str) -> None:
     far = open_storage(flush.job.target.remote)
     there = committing.commit(far, place, manifest)
     committing.move_latest(far, there)
-    retain(far, flush.job.target.keep_remote, frozenset({there}))
+    retain(far, flush.job.target.keep_remote, committed=there)
 
 
 def _discard(far: Storage, place: str) -> None:

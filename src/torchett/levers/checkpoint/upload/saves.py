@@ -3,7 +3,7 @@
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -21,6 +21,10 @@ class Copy(Protocol):
     """A copy of the state: under way, or not made at all."""
 
     cpu_s: float  # that a thread beside the loop has needed for it
+
+    @property
+    def sums(self) -> Mapping[Any, int]:
+        """Checksums of what was to be summed, once it is whole."""
 
     def wait(self) -> None:
         """Return when it is whole."""
@@ -82,6 +86,7 @@ class SaveThread:
             save = self._queue.get()
             try:
                 save.copy.wait()
+                save.job.sums = save.copy.sums
             except Exception as error:  # the other ranks have to be told in the upload itself
                 save.job.poison = str(error)
             began = now_ns()

@@ -10,8 +10,8 @@ import logging
 import threading
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from torchett.levers.checkpoint.errors import CheckpointError
@@ -54,6 +54,7 @@ class Job:
     metric: float | None
     per_rank: tuple[str, ...]
     compare: bool = False  # whether what ranks name alike is the same
+    sums: Mapping[Any, int] = field(default_factory=dict)  # of tensors, taken where they were
     poison: str | None = None  # why this rank has nothing to give: it fails on all of them
 
 
@@ -103,7 +104,7 @@ def upload(
         on_durable(name)
         return name
 
-    planner = UploadPlanner(job.plan, tensors, job.blobs, job.poison, job.compare)
+    planner = UploadPlanner(job.plan, tensors, job.blobs, job.poison, job.compare, job.sums)
     writer = VerifiedWriter(storage, place, commit)
     try:
         dcp.save(
@@ -149,8 +150,7 @@ def _after(storage: Storage, name: str, target: Target) -> None:
     """What follows a durable checkpoint; it stays one if this fails."""
     try:
         committing.move_latest(storage, name)
-        protect = frozenset({name, *unflushed})
-        retain(storage, target.keep, protect)
+        retain(storage, target.keep, frozenset(unflushed), committed=name)
         committing.reached("retained")
     except Exception as error:
         log.warning("torchett: %s is durable, but what follows failed: %s", name, error)

@@ -30,7 +30,9 @@ class RankPlan(SavePlan):  # type: ignore[misc]
     # Ranks of the mesh of each DTensor; of the same mesh, pieces are replicas by their placements:
     meshes: Mapping[str, int] = field(default_factory=dict)
     sharded: frozenset[str] = frozenset()  # over all ranks: no two meshes could differ
-    sums: Mapping[Any, int] = field(default_factory=dict)  # CRC of each piece, if it was taken
+    sums: Mapping[Any, int] = field(default_factory=dict)  # of each piece, if they were taken
+    # Pieces that are here as well, but copied by that rank of the same node:
+    elsewhere: Mapping[Any, int] = field(default_factory=dict)
 
 
 class UploadPlanner(DefaultSavePlanner):  # type: ignore[misc]
@@ -43,13 +45,20 @@ class UploadPlanner(DefaultSavePlanner):  # type: ignore[misc]
         blobs: list[bytes],
         poison: str | None,
         compare: bool = False,
+        sums: Mapping[Any, int] | None = None,
     ) -> None:
         super().__init__()
         self._given, self._poison, self._compare = plan, poison, compare
+        self._sums = sums or {}  # taken where the tensors were
         self.rank_0_kept: list[str] = []  # buffers that differ between ranks
         items = [] if plan is None else plan.items
+        elsewhere = getattr(plan, "elsewhere", {})
         kinds = (
-            [i.index for i in items if i.type != WriteItemType.BYTE_IO],
+            [
+                i.index
+                for i in items
+                if i.type != WriteItemType.BYTE_IO and i.index not in elsewhere
+            ],
             [i.index for i in items if i.type == WriteItemType.BYTE_IO],
         )
         self._data: dict[Any, Any] = {}
@@ -65,9 +74,12 @@ class UploadPlanner(DefaultSavePlanner):  # type: ignore[misc]
             sums = {
                 item.index: _sum(self._tensor(item))
                 for item in self._given.items
-                if item.type != WriteItemType.BYTE_IO and item.index.fqn not in self._given.sharded
+                if item.type != WriteItemType.BYTE_IO
+                and item.index.fqn not in self._given.sharded
+                and item.index not in self._sums
+                and item.index not in self._given.elsewhere
             }
-            return replace(self._given, sums=sums)
+            return replace(self._given, sums={**sums, **self._sums})
         return self.plan
 
     def create_global_plan(self, all_plans: list[Any]) -> Any:
@@ -75,7 +87,7 @@ class UploadPlanner(DefaultSavePlanner):  # type: ignore[misc]
         problems, self.rank_0_kept = compared(all_plans)
         if problems:
             raise CheckpointError(problems)
-        return super().create_global_plan(_lowest_rank_first(all_plans))
+        return super().create_global_plan(_lowest_rank_first(_of_copies(all_plans)))
 
     def _tensor(self, item: Any) -> Any:
         data = self._data[item.index]
@@ -120,6 +132,25 @@ def compared(plans: Sequence[Any]) -> tuple[str, list[str]]:
         "parts of different ranks names of their own, make them DTensors, or wrap what each rank "
         "has its own of in torchett.levers.checkpoint.PerRank"
     ), list(buffers)
+
+
+def _of_copies(plans: Sequence[Any]) -> list[Any]:
+    """The plans with each piece where it was copied; refused if one was copied by no rank."""
+    found = []
+    for plan in plans:
+        if not (elsewhere := getattr(plan, "elsewhere", None)):
+            found.append(plan)
+            continue
+        items = [item for item in plan.items if item.index not in elsewhere]
+        found.append(replace(plan, items=items, elsewhere={}))
+    copied = {item.index for plan in found for item in plan.items}
+    lost = [i.index.fqn for plan in plans for i in plan.items if i.index not in copied]
+    if lost:
+        raise CheckpointError(
+            f"{lost[0]} is not on the rank any more that was to copy it: ranks divide the state "
+            "anew at the next save"
+        )
+    return found
 
 
 def _lowest_rank_first(plans: Sequence[Any]) -> list[Any]:
