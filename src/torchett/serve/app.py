@@ -5,6 +5,7 @@
 /static/…                                                           style, scripts, all from here
 """
 
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -42,6 +43,7 @@ def make_app(
     *,
     fleet: Path | None = None,
     may_act: bool = False,
+    clock: Callable[[], float] = time.time,
 ) -> Starlette:
     """The application for a folder of runs, or without one for a fleet.
 
@@ -52,7 +54,7 @@ def make_app(
     source: FleetSource | None = None
     only_fleet: list[BaseRoute] = []
     if runs is None:
-        source = FleetSource(_given(fleet))
+        source = FleetSource(_given(fleet), clock)
         shelf = FleetShelf(RunFolders(source.folder, details), source)
         site.nav = [("/fleet", "Fleet"), *site.nav, ("/alerts", "Alerts")]
         only_fleet = fleet_routes(site, source, may_act)
