@@ -116,10 +116,12 @@ def test_a_crash_loop_ends_within_its_limit_and_pauses_grow() -> None:
     assert "all 5 restarts" in rulings[-1].why
 
 
-def test_preemptions_are_never_charged() -> None:
+def test_preemptions_are_never_charged_and_do_not_spin() -> None:
+    """Without durable progress the third one in a row waits, as it may be something else."""
     told = [(failure(n, "preemption"), -1) for n in range(5)]
     rulings = play([*told, (failure(5, "nccl_timeout"), -1)], limit=1)
-    assert verdicts(rulings) == ["restart-now"] * 6
+    assert verdicts(rulings) == [*["restart-now"] * 2, *["back-off"] * 3, "restart-now"]
+    assert [ruling.pause_s for ruling in rulings[:5]] == [0, 0, 5, 15, 60]
     assert [ruling.charged for ruling in rulings] == [False] * 5 + [True]
 
 

@@ -73,8 +73,9 @@ class Pattern:
 
     @property
     def loose(self) -> re.Pattern[str]:
-        """The pattern without its ^: it also fits a line with prefixes."""
-        return _compiled(self.text.removeprefix("^"))
+        """The pattern without its ^: it also fits a line with prefixes, at the begin of a word."""
+        bare = self.text.removeprefix("^")
+        return _compiled(bare if bare == self.text else rf"(?<![\w.])(?:{bare})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,7 +78,7 @@ class SaveSession:
         self._uploading: int | None = None  # buffer of the last save
         self._decisions = self._uploads = 0
         self._compared = ""  # the plan of the last save
-        self._divided = ""  # the wish for another division that was fulfilled last
+        self._divided, self._divisions = "", 0  # the last wish for another division, and how many
         self._beside_save = self._beside_snapshot = False  # the step under way
 
     def _uploader(self) -> Uploader:
@@ -243,11 +243,11 @@ class SaveSession:
 
     def _division(self) -> int:
         """The number of the division to keep to: another one if any rank has asked for it."""
-        wanted, now = self.snapshots.wanted(), self.snapshots.division
-        if wanted == self._divided:
-            return now
-        self._divided = wanted
-        return now + 1
+        wanted = self.snapshots.wanted()
+        if wanted != self._divided:
+            self._divided = wanted
+            self._divisions += 1  # never a number that was used, even if the last one failed
+        return self._divisions
 
     def _before(self, patience_s: float) -> str | None:
         """Whether the snapshot before is whole on all ranks; None if it is not settled yet."""

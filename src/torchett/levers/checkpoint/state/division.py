@@ -70,6 +70,8 @@ def divide(pieces: Pieces | None, ranks: Ranks, here: Sequence[int], number: int
     sizes = {token: found[index].nbytes for token, index in tokens.items()}
     ranks.tell(_key(number, ranks.rank), json.dumps(sizes))
     told = {rank: json.loads(ranks.awaited(_key(number, rank))) for rank in here}
+    if number:  # all of them have read what was told before
+        ranks.forget([_key(number - 1, ranks.rank)])
     owners = owners_of(told)
     return Division(
         number=number,
@@ -122,7 +124,7 @@ def own_part(pieces: Pieces, division: Division, rank: int) -> Pieces:
     return replace(
         pieces,
         plan=replace(pieces.plan, elsewhere=elsewhere),
-        plan_id=f"{pieces.plan_id}/{division.number}",
+        plan_id=f"{pieces.plan_id}/{division.number}/{hash(frozenset(elsewhere.items())):x}",
         tensors=[
             tensor
             for item, tensor in zip(items, pieces.tensors, strict=True)
