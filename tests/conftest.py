@@ -13,6 +13,7 @@ HEAVY = {
     "e2e/test_kills.py",
     "e2e/test_slurm_preemption.py",
     "e2e/test_training.py",
+    "examples/test_examples.py",
     "launch/standby/test_standby_model.py",
     "launch/test_agent.py",
     "launch/test_elastic_probe.py",
@@ -20,7 +21,9 @@ HEAVY = {
     "launch/test_members.py",
     "launch/test_same_behaviour.py",
     "launch/test_two_nodes.py",
+    "launch/test_watch.py",
     "levers/checkpoint/test_node_loss.py",
+    "levers/checkpoint/test_preempted.py",
     "levers/checkpoint/test_ranks.py",
     "levers/checkpoint/test_replicas.py",
     "levers/checkpoint/test_s3.py",
@@ -31,8 +34,10 @@ HEAVY = {
     "levers/compile/test_learned.py",
     "levers/compile/test_session.py",
     "levers/publish/test_publish_end_to_end.py",
+    "levers/publish/test_publish_from_a_trainer.py",
     "levers/startup/test_recipe.py",
     "record/test_hooks_loops.py",
+    "record/test_truth.py",
 }
 # One example may take seconds on a loaded machine, so Hypothesis sets no time limits.
 settings.register_profile("loaded", deadline=None, suppress_health_check=[HealthCheck.too_slow])
