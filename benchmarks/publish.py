@@ -44,6 +44,7 @@ def ways(place: Place, report: Report, preset: str, steps: int, ranks: int) -> N
     recipe = f"{RECIPES}:{preset}"
     train(place, "held", "in-trainer", preset=preset, steps=steps, seed=0, ranks=ranks)
     train(place, "given-back", "standalone", preset=preset, steps=steps, seed=1, ranks=ranks)
+    train(place, "given-back-2", "standalone", preset=preset, steps=steps, seed=2, ranks=ranks)
     began = time.monotonic()
     place.ett("publish", "work", place.spool, "--drain", "--poll", "0.1")
     republish_s = time.monotonic() - began
@@ -62,25 +63,31 @@ def ways(place: Place, report: Report, preset: str, steps: int, ranks: int) -> N
     freed = rows[-1]
     over = (freed["all"] - freed["final_checkpoint"]) / ranks
     report.bars.append(bar("devices back after the anchor's commit", "≤ 5 s", over, over <= 5, "s"))
-    first, again = place.versions(f"dlrm-{preset}")[:2]
-    steps_of = sorted({*first["timings"], *again["timings"]}, key=list(first["timings"]).index)
+    versions = place.versions(f"dlrm-{preset}")[:3]
+    first, again, next_one = (version["timings"] for version in versions)
     table = [
-        {"step": s, "first": first["timings"].get(s), "again": again["timings"].get(s)}
-        for s in steps_of
+        {"step": s, "first": first.get(s), "again": again.get(s), "next": next_one.get(s)}
+        for s in first
     ]
-    table.append({"step": "worker, from start to exit", "again": republish_s})
-    columns = [Column("step", "step"), Column("first", "first", _s), Column("again", "again", _s)]
+    table.append({"step": "worker of both, from start to exit", "again": republish_s})
+    columns = [
+        Column("step", "step"),
+        Column("first", "first", _s),
+        Column("again", "again, worker just begun", _s),
+        Column("next", "next, worker runs", _s),
+    ]
     report.sheets.append(Sheet(f"publishing {recipe.rpartition('/')[2]}, seconds", columns, table))
-    ratio = again["timings"]["all"] / first["timings"]["all"]
+    ratios = [again["all"] / first["all"], next_one["all"] / first["all"]]
     report.bars += [
         bar(
-            "weights-only republish, process included",
+            "two weights-only republishes, process included",
             "≤ 15 s",
             republish_s,
             republish_s <= 15,
             "s",
         ),
-        bar("… of the first", "≤ 1/10", ratio, ratio <= 0.1, "×"),
+        bar("… of the first, worker just begun", "≤ 1/10", ratios[0], ratios[0] <= 0.1, "×"),
+        bar("… of the first, worker runs", "≤ 1/10", ratios[1], ratios[1] <= 0.1, "×"),
     ]
 
 
