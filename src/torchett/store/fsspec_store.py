@@ -73,7 +73,10 @@ class FsspecStore:
     def write_file(self, name: str, path: Path) -> None:
         target = self._path(name)
         self._fs.makedirs(posixpath.dirname(target), exist_ok=True)
-        self._fs.put_file(str(path), target)
+        if self.private():  # put_file shows an empty object in memory before it has its bytes
+            self._fs.pipe_file(target, path.read_bytes())
+        else:
+            self._fs.put_file(str(path), target)
 
     def read_file(self, name: str, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
