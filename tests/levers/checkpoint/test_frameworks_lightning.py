@@ -195,3 +195,24 @@ def test_killed_ranks_under_ett_run_go_on_from_memory_with_the_same_bits(tmp_pat
     said = run(tmp_path / "killed", *ett, "--", kill=("kill", "8"))
     assert re.findall(r"began at (\d+) from (\w+)", said) == [("6", "memory")] * 2, said
     assert set(re.findall(r"\b\w{64}\b", said)) == expected
+
+
+def test_a_lightning_without_a_private_name_trains_on_without_saves(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from types import SimpleNamespace
+
+    from torchett.levers.checkpoint.frameworks.lightning import LightningCheckpoints
+
+    callback = LightningCheckpoints(tmp_path / "checkpoints")
+    trainer = SimpleNamespace(
+        strategy=object(), world_size=1, global_step=0, _checkpoint_connector=object(),
+        fit_loop=SimpleNamespace(epoch_loop=object()),
+    )  # fmt: skip
+    callback.setup(trainer, None, "fit")
+    callback.on_fit_start(trainer, None)
+    callback.on_train_start(trainer, None)
+    callback.on_train_batch_start(trainer, None, None, 0)
+    callback.teardown(trainer, None, "fit")
+    assert "nothing is saved: this Lightning has no Trainer._checkpoint_connector" in caplog.text
+    assert not (tmp_path / "checkpoints").exists()

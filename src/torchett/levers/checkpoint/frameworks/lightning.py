@@ -11,7 +11,9 @@ state that is gathered there, and at a time that ModelCheckpoint chooses.
 The state after a step is saved when the next batch begins, after the validation between the two.
 """
 
+import logging
 import os
+from operator import attrgetter
 from typing import Any
 
 from lightning.pytorch.callbacks import Callback
@@ -22,6 +24,15 @@ from torchett.levers.checkpoint.frameworks.lightning_progress import Progress
 from torchett.levers.checkpoint.state.per_rank import PerRank
 from torchett.levers.checkpoint.stored.retention import Keep
 
+log = logging.getLogger("torchett")
+
+_PRIVATE = (  # of the Trainer, from Lightning's own code
+    "_checkpoint_connector._loaded_checkpoint",
+    "_signal_connector.teardown",
+    "fit_loop._combined_loader",
+    "fit_loop._data_fetcher",
+    "fit_loop._load_from_state_dict",
+)
 _PARTITIONED = ("DeepSpeedStrategy", "FSDPStrategy")
 
 
@@ -47,6 +58,13 @@ class LightningCheckpoints(Callback):  # type: ignore[misc]
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         _refuse(trainer)
+        for name in _PRIVATE:
+            try:
+                attrgetter(name)(trainer)
+            except AttributeError:
+                self._is_over = True
+                log.warning("torchett: nothing is saved: this Lightning has no Trainer.%s", name)
+                return
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Restore, in place: optimizers are made by now, loops have not begun."""
